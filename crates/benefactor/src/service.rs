@@ -407,6 +407,15 @@ impl Benefactor {
     /// Whether new blocks are taken from this caller. The manager knows the states of benefactors: it orders copies to one that
     /// is busy where they are needed.
     fn check_open(&self, caller: &Caller, insists: bool) -> Result<(), Failure> {
+        self.check_takes()?;
+        match caller.role {
+            Role::Benefactor => Ok(()),
+            _ => self.busyness.admit(caller.connection, insists),
+        }
+    }
+
+    /// Whether it takes anything new, by its owner and its machine.
+    fn check_takes(&self) -> Result<(), Failure> {
         if self.leaving.load(Ordering::Relaxed) {
             return Err(Failure::new(ErrorCode::Unavailable, "this benefactor is leaving: use another one"));
         }
@@ -420,13 +429,7 @@ impl Benefactor {
                 Some("this benefactor gives back what it has: use another one")
             }
         };
-        if let Some(message) = refused {
-            return Err(Failure::new(ErrorCode::Unavailable, message));
-        }
-        match caller.role {
-            Role::Benefactor => Ok(()),
-            _ => self.busyness.admit(caller.connection, insists),
-        }
+        refused.map_or(Ok(()), |message| Err(Failure::new(ErrorCode::Unavailable, message)))
     }
 
     /// With `durable`, the thread that wrote the block sees to that, too; puts that come together share the work.
@@ -525,7 +528,8 @@ impl Benefactor {
             BenefactorRequest::Status => BenefactorReply::Status(self.load()),
             BenefactorRequest::Journal { offset } => self.journal(offset).await?,
             BenefactorRequest::PutNear { chunk, encoding } => {
-                self.check_open(caller, false)?;
+                self.check_takes()?;
+                self.busyness.admit_spare()?;
                 self.put_near(chunk, encoding, payload).await?
             }
             BenefactorRequest::HasNear { chunk } => BenefactorReply::Near(self.store.has_near(&chunk)),

@@ -181,6 +181,19 @@ impl Busyness {
         Ok(())
     }
 
+    /// Whether something may be put that nobody needs. Whoever does isn't one of the clients that send.
+    ///
+    /// # Errors
+    /// `Busy`.
+    pub fn admit_spare(&self) -> Result<(), Failure> {
+        match self.told().0 {
+            StorageState::Running | StorageState::Loaded => Ok(()),
+            StorageState::Refusing | StorageState::Full => {
+                Err(Failure::new(ErrorCode::Busy, "this benefactor has enough to do"))
+            }
+        }
+    }
+
     /// The owner's load is this share of the disk's time, or can't be measured; `waits`: some program waits for it now and then. Whether
     /// new blocks are taken now and were not before, or the other way round.
     pub fn measured(&self, load: Option<f64>, waits: bool) -> bool {

@@ -10,9 +10,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io;
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use stdchk_model::exact::{narrow, to_usize};
@@ -24,7 +26,7 @@ use super::files::Files;
 use super::record::{Key, Kind, Place, Record, payload_start, span};
 use super::recover::{list, random_key};
 use super::segment::{FIRST_RECORD, Segment};
-use super::space::NoRoom;
+use super::space::{Donation, NoRoom};
 use super::work::OwnWork;
 use super::{Store, StoreError, io_error, verify, write};
 
@@ -33,6 +35,10 @@ const SEGMENT_BYTES: u64 = 64 << 20;
 /// Where that is much of all, a segment is one part of so many of it, and holds a chunk at least.
 const SEGMENTS_MIN: u64 = 16;
 const SEGMENT_BYTES_MIN: u64 = 2 << 20;
+
+/// How often, and with what pause, it is looked whether what near copies took is free.
+const LOOKS_MAX: u32 = 10;
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Where a near copy is.
 #[derive(Clone, Copy, Debug)]
@@ -141,7 +147,7 @@ impl Near {
         }
         let segment_bytes = (limit_bytes / SEGMENTS_MIN).clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES);
         let near = Self { folder, limit_bytes, segment_bytes, key, work, state: Mutex::new(state) };
-        while near.used().0 > limit_bytes && near.drop_oldest(false) {}
+        while near.used().0 > limit_bytes && near.drop_oldest() {}
         Ok(near)
     }
 
@@ -151,20 +157,17 @@ impl Near {
         (state.used_bytes, state.writing_bytes)
     }
 
-    /// Removes the oldest segment; false if there is none. `spares`: not the one that takes the next records.
-    pub(super) fn drop_oldest(&self, spares: bool) -> bool {
+    /// Removes the oldest segment, with what is being written into it; false if there is none.
+    pub(super) fn drop_oldest(&self) -> bool {
         let mut state = self.state.lock();
         let Some(oldest) = state.segments.first_key_value().map(|(number, _)| *number) else { return false };
-        if spares && state.active.is_some_and(|(active, _)| active == oldest) {
-            return false;
-        }
         state.unlink(oldest);
         true
     }
 
     /// Removes all.
     pub(super) fn clear(&self) {
-        while self.drop_oldest(false) {}
+        while self.drop_oldest() {}
     }
 
     /// Forgets all if somebody has taken the folder away.
@@ -285,17 +288,16 @@ impl Near {
         Ok((number, FIRST_RECORD))
     }
 
-    /// The writing of a copy has ended. Its segment may have gone meanwhile.
+    /// The writing of a copy has ended. If its segment has gone meanwhile, so has the copy, and how the writing ended says nothing.
     fn finish(&self, record: &Record, written: Result<(), StoreError>) -> Result<(), StoreError> {
         let state = &mut *self.state.lock();
         state.writing_bytes -= record.span();
+        let Record { place, stored_length, block, .. } = *record;
+        let Some(held) = state.segments.get_mut(&place.segment) else { return Ok(()) };
         state.has_failed |= written.as_ref().is_err_and(|error| !error.is_passing());
         written?;
-        let Record { place, stored_length, block, .. } = *record;
-        if let Some(held) = state.segments.get_mut(&place.segment) {
-            held.chunks.push(block.chunk);
-            state.chunks.insert(block.chunk, Entry { place, stored_length });
-        }
+        held.chunks.push(block.chunk);
+        state.chunks.insert(block.chunk, Entry { place, stored_length });
         Ok(())
     }
 
@@ -314,12 +316,31 @@ impl Near {
     }
 }
 
+/// Whether a folder, there or not yet, is on the disk of another one.
+fn on_disk_of(other: &Path, folder: &Path) -> Result<(), StoreError> {
+    let device = |path: &Path| fs::metadata(path).map(|metadata| metadata.dev());
+    let own = device(folder).or_else(|error| match (error.kind(), folder.parent()) {
+        (io::ErrorKind::NotFound, Some(parent)) => device(parent),
+        _ => Err(error),
+    });
+    match own.and_then(|own| Ok(own == device(other)?)) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(io_error(
+            "keep near copies in",
+            folder,
+            io::Error::other("it is on another disk than the blocks"),
+        )),
+        Err(cause) => Err(io_error("look for", folder, cause)),
+    }
+}
+
 impl Store {
-    /// Keeps near copies as well, in `folder`, of `limit_bytes` at most. Folder and store are on one disk. A folder that can't be looked
-    /// into is no reason not to be a store: there are none then.
+    /// Keeps near copies as well, in `folder`, of `limit_bytes` at most. A folder that can't be looked into, or is on another disk, which
+    /// has a floor of its own, is no reason not to be a store: there are none then.
     #[must_use]
     pub fn with_near(self, folder: &Path, limit_bytes: u64) -> Self {
-        let near = Near::open(folder.to_owned(), limit_bytes, Arc::clone(self.files.work()));
+        let near = on_disk_of(self.files.path(), folder)
+            .and_then(|()| Near::open(folder.to_owned(), limit_bytes, Arc::clone(self.files.work())));
         let near = near.inspect_err(|error| tracing::warn!(%error, "no near copies are kept")).ok();
         Self { near, ..self }
     }
@@ -350,7 +371,8 @@ impl Store {
         let Some(near) = &self.near else { return Err(StoreError::Missing(block)) };
         let (record, segment) = loop {
             match self.reserve_near(near, block, encoding) {
-                Err(StoreError::NoRoom(_)) if near.drop_oldest(true) => {}
+                Err(StoreError::NoRoom(_))
+                    if self.has_room_in_place_of(near, encoding) && near.drop_oldest() => {}
                 reserved => break reserved?,
             }
         };
@@ -372,11 +394,27 @@ impl Store {
         if let Some(trouble) = &state.trouble {
             return Err(trouble.error());
         }
-        let donation = self.donation.during(state.relief).with_reserve();
+        let donation = self.donation_for_near(&state);
         let (taken, in_flight) = (state.set_aside(&self.donation), state.in_flight);
         near.reserve(block, encoding, |(used, writing), needed| {
             donation.admit(taken + used, available.saturating_sub(in_flight + writing), needed)
         })
+    }
+
+    /// Whether a copy could be kept if all others went: else none has to go for it.
+    fn has_room_in_place_of(&self, near: &Near, encoding: &Encoding) -> bool {
+        let needed = span(encoding.block_length()) + FIRST_RECORD;
+        let Ok(available) = self.available() else { return false };
+        let state = self.state.lock();
+        let (used, writing) = near.used();
+        let available = (available + used.saturating_sub(writing)).saturating_sub(state.in_flight);
+        let admitted =
+            self.donation_for_near(&state).admit(state.set_aside(&self.donation), available, needed);
+        admitted.is_ok() && needed <= near.limit_bytes
+    }
+
+    fn donation_for_near(&self, state: &super::State) -> Donation {
+        self.donation.during(state.relief).with_reserve()
     }
 
     /// Whether there is a near copy of a chunk.
@@ -420,16 +458,25 @@ impl Store {
         Err(StoreError::Missing(BlockId::plain(found.chunk)))
     }
 
-    /// Does something that takes space; while there is none, near copies go and it is done again.
+    /// Does something that takes space; while there is none, near copies go and it is done again. What they took may be free a moment
+    /// later: while one of them is still read, or when the file system gets to it.
     pub(super) fn making_room<T>(
         &self,
         mut attempt: impl FnMut() -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
+        let (mut went, mut looks) = (false, 0);
         loop {
             match attempt() {
-                Err(error)
-                    if error.is_for_want_of_room()
-                        && self.near.as_ref().is_some_and(|near| near.drop_oldest(false)) => {}
+                Err(error) if error.is_for_want_of_room() => {
+                    if self.near.as_ref().is_some_and(Near::drop_oldest) {
+                        went = true;
+                    } else if went && looks < LOOKS_MAX {
+                        looks += 1;
+                        std::thread::sleep(LOOK);
+                    } else {
+                        return Err(error);
+                    }
+                }
                 done => return done,
             }
         }
@@ -443,7 +490,7 @@ impl Store {
         if !kept {
             return near.clear();
         }
-        while self.are_near_copies_in_the_way(near) && near.drop_oldest(false) {}
+        while self.are_near_copies_in_the_way(near) && near.drop_oldest() {}
     }
 
     fn are_near_copies_in_the_way(&self, near: &Near) -> bool {
