@@ -137,10 +137,10 @@ impl Fetcher {
         // What no benefactor has any more was damaged, or lost with the benefactors that had it.
         let mut last = Failure::new(ErrorCode::Damaged, "no benefactor has an intact copy".to_owned());
         let (mut round, mut limit, mut away) = (0, ROUNDS_MAX, Vec::new());
+        if let Some(bytes) = self.near.get(chunk, false).await {
+            return Ok(bytes);
+        }
         while round < limit {
-            if let Some(bytes) = self.near.get(chunk, round > 0).await {
-                return Ok(bytes);
-            }
             if round > 0 {
                 self.locations.lock().remove(&chunk.id);
                 tokio::time::sleep(ROUND_PAUSE).await;
@@ -158,6 +158,9 @@ impl Fetcher {
                 Err(None) => {}
             }
             round += 1;
+        }
+        if let Some(bytes) = self.near.get(chunk, true).await {
+            return Ok(bytes);
         }
         if !away.is_empty() {
             // What can come back is no damage.

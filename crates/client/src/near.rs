@@ -183,7 +183,7 @@ impl Near {
         *self.own.lock() = Some(Own { id, has_some: true });
     }
 
-    /// The plain bytes of a chunk, verified against its name, if the own benefactor has them and gives them soon. Where nobody else could give
+    /// The plain bytes of a chunk, verified against its name, if the own benefactor has them and gives them soon. Where nobody else gave
     /// them, `alone`, it is asked in spite of doubts, and has more time.
     pub(crate) async fn get(&self, chunk: ChunkRef, alone: bool) -> Option<Bytes> {
         let own = if alone { *self.own.lock() } else { self.own() };
@@ -217,7 +217,7 @@ impl Near {
         let began = Instant::now();
         let mut heard = began;
         while heard < began + PATIENCE_MAX {
-            if let Ok(answer) = timeout_at(heard + patience, &mut answer).await {
+            if let Ok(answer) = timeout_at((heard + patience).min(began + PATIENCE_MAX), &mut answer).await {
                 return match answer {
                     Ok((BenefactorReply::Block { encoding }, stored)) => Some((encoding, stored)),
                     _ => None,

@@ -188,7 +188,7 @@ pub enum BadBlock {
     /// The lengths are impossible, or nothing is made in this way.
     #[error("its lengths are out of bounds, or its cipher is unknown")]
     Length,
-    /// As many hashes as blocks are needed.
+    /// As many hashes as blocks are needed, and no block beyond the last one is there.
     #[error("its code has another number of blocks")]
     Count,
     /// The identity doesn't follow from the encoding.
@@ -250,7 +250,7 @@ impl Encoding {
     /// # Errors
     /// What is wrong with it.
     pub fn check(&self, block: &BlockId) -> Result<(), BadBlock> {
-        if self.hashes.len() != usize::from(self.code.blocks()) {
+        if self.hashes.len() != usize::from(self.code.blocks()) || block.index >= self.code.blocks() {
             return Err(BadBlock::Count);
         }
         let least = if self.code.is_copy() { 1 } else { FRAGMENT_BYTES_MIN };
