@@ -72,8 +72,8 @@ struct Line {
     /// Checkpoint sets, one in each folder below; a small one is made up if not given
     #[arg(long)]
     sets: Option<PathBuf>,
-    /// A trace of hosts that come and go, as stdchk-replay reads it: the jobs of `makespan` are evicted as its hosts went; by the
-    /// FALCON paper's Table 2 if not given
+    /// A trace of hosts that come and go, as stdchk-replay reads it: `placement` replays it, and the jobs of `makespan` are evicted as its
+    /// hosts went; if not given, a made-up one, and the FALCON paper's Table 2
     #[arg(long)]
     trace: Option<PathBuf>,
     #[command(subcommand)]

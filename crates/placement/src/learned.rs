@@ -195,10 +195,10 @@ pub struct Price {
     parts_per_checkpoint: f64,
 }
 
-/// Relative change of the price for one part too many or too few: a hundred checkpoints make it felt.
-const PRICE_STEP: f64 = 0.02;
-/// Where the price begins: averting one lost checkpoint is worth a thousand parts.
-const PRICE_FIRST: f64 = 1e-3;
+/// Relative change of the price for one part too many or too few: some dozens of checkpoints make it felt.
+const PRICE_STEP: f64 = 0.05;
+/// Where the price begins: averting one lost checkpoint is worth ten thousand parts. A higher one takes days to come down to what a budget allows.
+const PRICE_FIRST: f64 = 1e-4;
 /// Bounds of the price.
 const PRICES: (f64, f64) = (1e-6, 0.5);
 

@@ -103,16 +103,32 @@ pub struct Report {
     pub code: (usize, usize),
     /// What jobs do.
     pub jobs: Jobs,
-    /// The seed.
+    /// The first seed.
     pub seed: u64,
+    /// How many seeds there were.
+    pub seeds: usize,
     /// The figures.
     pub rows: Vec<Row>,
 }
 
-/// Replays a trace.
+/// Replays a trace, for each seed as that makes it: `others` has the worlds of the seeds after the first one's. All is added up, so that a
+/// single draw decides little.
 #[must_use]
-pub fn run(world: &World, settings: &Settings, variants: &[Variant], progress: impl Fn(u32)) -> Report {
-    let blocks = replay(world, settings, variants, progress);
+pub fn run(
+    world: &World,
+    others: &[World],
+    settings: &Settings,
+    variants: &[Variant],
+    progress: impl Fn(u32),
+) -> Report {
+    let mut blocks = replay(world, settings, variants, &progress);
+    for (number, other) in (1..).zip(others) {
+        let settings = Settings { seed: settings.seed + number, ..settings.clone() };
+        let more = replay(other, &settings, variants, &progress);
+        for (sum, block) in blocks.iter_mut().flatten().zip(more.iter().flatten()) {
+            sum.add(block);
+        }
+    }
     Report {
         trace: world.name.clone(),
         hosts: world.hosts.len(),
@@ -122,6 +138,7 @@ pub fn run(world: &World, settings: &Settings, variants: &[Variant], progress: i
         code: settings.code,
         jobs: settings.jobs,
         seed: settings.seed,
+        seeds: 1 + others.len(),
         rows: rows(&blocks, variants, settings),
     }
 }

@@ -56,6 +56,9 @@ struct RunOptions {
     /// Which hosts take part, chosen by the first half of the trace
     #[arg(long, value_enum, default_value = "all")]
     subset: Subset,
+    /// On which of these jobs run
+    #[arg(long, value_enum, default_value = "all")]
+    computing: Subset,
     /// What becomes of the parts on a host that fails, if not as its format has it
     #[arg(long, value_enum)]
     disk: Option<Disk>,
@@ -83,6 +86,9 @@ struct RunOptions {
     /// Decides all chance
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Replays with so many seeds, one after the other, and adds up
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    seeds: u32,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -126,30 +132,43 @@ fn variant(text: &str) -> Result<Variant, Error> {
 }
 
 fn run(options: &RunOptions) -> Result<(), Error> {
-    let worlds = match &options.trace {
-        Some(dir) => trace::read(dir, options.seed)?,
-        None => vec![World::volunteers(300, 60, options.seed), World::spot(4, 12, options.seed)],
+    let worlds = |seed: u64| match &options.trace {
+        Some(dir) => trace::read(dir, seed),
+        None => Ok(vec![World::volunteers(300, 60, seed), World::spot(4, 12, seed)]),
     };
+    let mut by_seed = Vec::new();
+    for number in 0..u64::from(options.seeds) {
+        by_seed.push(worlds(options.seed.wrapping_add(number))?.into_iter());
+    }
+    let mut worlds: Vec<Vec<World>> = Vec::new();
+    while let Some(one) = by_seed.iter_mut().map(Iterator::next).collect::<Option<Vec<World>>>() {
+        worlds.push(one);
+    }
     if worlds.is_empty() {
         let known = "up_intervals.csv, event_trace.tab, *.json, or logs as *.csv, *.txt or *.tar.xz";
         return Err(Error(format!("the directory has no trace of a known format: {known}")));
     }
     let asked = options.policies.iter().map(|text| variant(text)).collect::<Result<Vec<_>, _>>()?;
     let mut reports = Vec::new();
-    for world in worlds {
-        let mut world = world.subset(options.subset);
-        if world.hosts.is_empty() || world.ticks < 8 {
+    for one in worlds {
+        let mut made = one.into_iter().map(|world| {
+            let mut world = world.subset(options.subset, options.computing);
+            world.fate = match options.disk {
+                None => world.fate,
+                Some(Disk::Returns) => Fate::Returns,
+                Some(Disk::Gone) => Fate::Gone,
+            };
+            world
+        });
+        let Some(world) = made.next() else { continue };
+        let others: Vec<World> = made.collect();
+        if !world.hosts.iter().any(|host| host.computes) || world.ticks < 8 {
             return Err(Error(format!(
                 "no host of {} belongs to the subset, or it is too short; try --subset all",
                 world.name
             )));
         }
         let mut settings = experiment::settings(&world, options.part, options.seed);
-        world.fate = match options.disk {
-            None => world.fate,
-            Some(Disk::Returns) => Fate::Returns,
-            Some(Disk::Gone) => Fate::Gone,
-        };
         let variants = if asked.is_empty() { experiment::variants(world.fate) } else { asked.clone() };
         if let Some(interval) = &options.interval {
             settings.interval = seconds(interval)?;
@@ -171,7 +190,7 @@ fn run(options: &RunOptions) -> Result<(), Error> {
                 );
             }
         };
-        let report = experiment::run(&world, &settings, &variants, progress);
+        let report = experiment::run(&world, &others, &settings, &variants, progress);
         if !options.json {
             print(&report);
         }
@@ -187,12 +206,13 @@ fn print(report: &Report) {
     let (from, to) = report.counted_ticks;
     let hours = |seconds: u64| seconds as f64 / 3600.0;
     println!(
-        "\n{}: {} hosts, a checkpoint every {} h, code {:?}, failures of ticks {from} to {to} (of {} s), seed {}\n",
+        "\n{}: {} hosts, a checkpoint every {} h, code {:?}, failures of ticks {from} to {to} (of {} s), {} seeds from {}\n",
         report.trace,
         report.hosts,
         hours(report.interval_seconds),
         report.code,
         report.tick_seconds,
+        report.seeds,
         report.seed
     );
     print!("{}", table(&report.rows));

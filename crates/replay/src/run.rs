@@ -8,6 +8,7 @@
 //! start, take checkpoints, and get parts made again.
 
 use serde::Serialize;
+use stdchk_model::exact::to_usize;
 use stdchk_placement::history::{History, State};
 use stdchk_placement::learned::Price;
 use stdchk_placement::pool::{Policy, Pool, Request};
@@ -20,7 +21,7 @@ use crate::world::World;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Jobs {
-    /// A job on each host, from when it comes up; the job ends with the host, and a new one begins
+    /// A job on each host; it takes checkpoints by the calendar, and goes on when its host is back, from the newest one that is not lost
     Stay,
     /// As many jobs as asked for; a job goes on elsewhere, from its newest checkpoint or, if that is lost, from its beginning
     Move,
@@ -85,7 +86,7 @@ pub struct Settings {
     pub interval: u64,
     /// What jobs do.
     pub jobs: Jobs,
-    /// Jobs that move, or hosts that have a job each; none for all.
+    /// Jobs that move, or hosts of those that compute that have a job each; none: half as many as compute, or all of them.
     pub lanes: Option<usize>,
     /// Seconds of useful work of a job that moves.
     pub work: u64,
@@ -120,6 +121,19 @@ pub struct Block {
     pub checkpoints: f64,
     /// Parts made again.
     pub repairs: f64,
+}
+
+impl Block {
+    /// Adds another block's sums.
+    pub fn add(&mut self, other: &Self) {
+        self.failures += other.failures;
+        self.unrecoverable += other.unrecoverable;
+        self.all_failures += other.all_failures;
+        self.lost += other.lost;
+        self.spent += other.spent;
+        self.checkpoints += other.checkpoints;
+        self.repairs += other.repairs;
+    }
 }
 
 /// A checkpoint in the pool.
@@ -159,6 +173,8 @@ struct Replay<'a> {
     /// Since which tick each host is up; none: down.
     up: Vec<Option<u32>>,
     lanes: Vec<Lane>,
+    /// Hosts on which jobs run.
+    computing: Vec<usize>,
     prices: Vec<Price>,
     blocks: Vec<Vec<Block>>,
     tick: u32,
@@ -208,19 +224,26 @@ impl<'a> Replay<'a> {
         for host in &world.hosts {
             pool.add(0, host.groups, History::new(), false);
         }
+        let computing: Vec<usize> = (0..world.hosts.len())
+            .filter(|host| world.hosts.get(*host).is_some_and(|host| host.computes))
+            .collect();
         let lanes = match settings.jobs {
-            Jobs::Stay => settings.lanes.unwrap_or(world.hosts.len()).min(world.hosts.len()),
-            Jobs::Move => settings.lanes.unwrap_or(world.hosts.len() / 2),
+            Jobs::Stay => settings.lanes.unwrap_or(computing.len()).min(computing.len()),
+            Jobs::Move => settings.lanes.unwrap_or(computing.len() / 2),
         };
-        let lane = |number: usize| Lane {
-            host: None,
-            next: settings.interval,
-            random: Random::new(settings.seed.wrapping_mul(31).wrapping_add(number as u64)),
-            jobs: vec![Progress::default(); variants.len()],
+        let lane = |number: usize| {
+            let mut random = Random::new(settings.seed.wrapping_mul(31).wrapping_add(number as u64));
+            // By the calendar, but not all at once.
+            let ticks = to_usize(settings.interval / world.tick.max(1)).max(1);
+            let next = match settings.jobs {
+                Jobs::Stay => world.tick * random.below(ticks) as u64,
+                Jobs::Move => settings.interval,
+            };
+            Lane { host: None, next, random, jobs: vec![Progress::default(); variants.len()] }
         };
         let (from, to) = settings.counted;
         let blocks = to.saturating_sub(from).div_ceil(settings.block.max(1));
-        let blocks = vec![Block::default(); stdchk_model::exact::to_usize(u64::from(blocks))];
+        let blocks = vec![Block::default(); to_usize(u64::from(blocks))];
         Self {
             world,
             settings,
@@ -228,6 +251,7 @@ impl<'a> Replay<'a> {
             pool,
             up: vec![None; world.hosts.len()],
             lanes: (0..lanes).map(lane).collect(),
+            computing,
             prices: vec![Price::new(settings.parts_per_checkpoint); variants.len()],
             blocks: vec![blocks; variants.len()],
             tick: 0,
@@ -291,9 +315,6 @@ impl<'a> Replay<'a> {
                     job.checkpoint = None;
                 }
             }
-            if self.settings.jobs == Jobs::Stay {
-                lane.jobs.fill(Progress::default());
-            }
         }
         self.lanes = lanes;
     }
@@ -311,7 +332,7 @@ impl<'a> Replay<'a> {
 
     fn block(&mut self, variant: usize) -> Option<&mut Block> {
         let place = (self.tick - self.settings.counted.0) / self.settings.block.max(1);
-        self.blocks.get_mut(variant)?.get_mut(stdchk_model::exact::to_usize(u64::from(place)))
+        self.blocks.get_mut(variant)?.get_mut(to_usize(u64::from(place)))
     }
 
     /// Hosts whose parts are there now.
@@ -326,9 +347,15 @@ impl<'a> Replay<'a> {
     fn work(&mut self) {
         let mut lanes = std::mem::take(&mut self.lanes);
         for (number, lane) in lanes.iter_mut().enumerate() {
+            let stays = self.settings.jobs == Jobs::Stay;
+            if stays || lane.host.is_some() {
+                lane.next = lane.next.saturating_sub(self.world.tick);
+            }
             let Some(host) = lane.host else {
                 lane.host = self.start(number, lane);
-                lane.next = self.settings.interval;
+                if !stays {
+                    lane.next = self.settings.interval;
+                }
                 continue;
             };
             for (variant, job) in lane.jobs.iter_mut().enumerate() {
@@ -341,7 +368,6 @@ impl<'a> Replay<'a> {
                     *job = Progress::default();
                 }
             }
-            lane.next = lane.next.saturating_sub(self.world.tick);
             let due = lane.next == 0;
             if due {
                 lane.next = self.settings.interval;
@@ -360,9 +386,9 @@ impl<'a> Replay<'a> {
     fn start(&self, number: usize, lane: &mut Lane) -> Option<usize> {
         let is_up = |host: &usize| self.up.get(*host).is_some_and(Option::is_some);
         match self.settings.jobs {
-            Jobs::Stay => Some(number).filter(is_up),
+            Jobs::Stay => self.computing.get(number).copied().filter(is_up),
             Jobs::Move => {
-                let up: Vec<usize> = (0..self.up.len()).filter(is_up).collect();
+                let up: Vec<usize> = self.computing.iter().copied().filter(is_up).collect();
                 up.get(lane.random.below(up.len())).copied()
             }
         }

@@ -51,15 +51,9 @@ pub struct Row {
 }
 
 fn sum(blocks: &[Block]) -> Block {
-    blocks.iter().fold(Block::default(), |sum, block| Block {
-        failures: sum.failures + block.failures,
-        unrecoverable: sum.unrecoverable + block.unrecoverable,
-        all_failures: sum.all_failures + block.all_failures,
-        lost: sum.lost + block.lost,
-        spent: sum.spent + block.spent,
-        checkpoints: sum.checkpoints + block.checkpoints,
-        repairs: sum.repairs + block.repairs,
-    })
+    let mut sum = Block::default();
+    blocks.iter().for_each(|block| sum.add(block));
+    sum
 }
 
 fn ratio(part: f64, whole: f64) -> f64 {

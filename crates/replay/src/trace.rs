@@ -163,7 +163,7 @@ fn presence(name: String, intervals: &Path, hosts: &Path, ages: Option<&Path>) -
         places.insert(host, found.len());
         let next = narrow(countries.len());
         let country = if country == "??" { NO_GROUP } else { *countries.entry(country).or_insert(next) };
-        found.push(Host { up: Vec::new(), groups: [narrow(near), narrow(far), country] });
+        found.push(Host { up: Vec::new(), groups: [narrow(near), narrow(far), country], computes: true });
     }
     let mut ticks = 0;
     for (number, line) in lines(&text(intervals)?) {
@@ -288,7 +288,7 @@ fn instances(name: &str, content: &str) -> Result<Option<World>, Error> {
         }
     }
     let groups: Groups = [0, NO_GROUP, NO_GROUP];
-    let hosts = found.into_values().map(|up| Host { up, groups }).collect();
+    let hosts = found.into_values().map(|up| Host { up, groups, computes: true }).collect();
     let name = name.rsplit('/').next().unwrap_or(name).to_owned();
     Ok(Some(World { name, tick: LOG_TICK, ticks, hosts, doubtful: Vec::new(), fate: Fate::Gone }))
 }
@@ -369,7 +369,7 @@ fn archive(name: String, path: &Path) -> Result<World, Error> {
                 _ => {}
             }
         }
-        hosts.push(Host { up, groups: [platform, NO_GROUP, NO_GROUP] });
+        hosts.push(Host { up, groups: [platform, NO_GROUP, NO_GROUP], computes: true });
     }
     Ok(World { name, tick: ARCHIVE_TICK, ticks, hosts, doubtful: Vec::new(), fate: Fate::Returns })
 }

@@ -15,6 +15,8 @@ pub struct Host {
     pub up: Vec<(u32, u32)>,
     /// Its groups.
     pub groups: Groups,
+    /// Whether jobs run on it.
+    pub computes: bool,
 }
 
 /// A trace.
@@ -70,11 +72,14 @@ pub enum Subset {
 }
 
 impl World {
-    /// The hosts of a subset.
+    /// The hosts of a subset, with jobs on those that are in another one as well.
     #[must_use]
-    pub fn subset(mut self, subset: Subset) -> Self {
+    pub fn subset(mut self, subset: Subset, computing: Subset) -> Self {
         let (half, tick) = (self.ticks / 2, self.tick);
         self.hosts.retain(|host| host.is_in(subset, half, tick));
+        for host in &mut self.hosts {
+            host.computes = host.is_in(computing, half, tick);
+        }
         self
     }
 
@@ -109,7 +114,7 @@ impl World {
             }
             up.extend(since.map(|from| (from, ticks)));
             up.retain(|span| span.0 < span.1);
-            made.push(Host { up, groups: [block(host), NO_GROUP, NO_GROUP] });
+            made.push(Host { up, groups: [block(host), NO_GROUP, NO_GROUP], computes: true });
         }
         Self {
             name: "made-up volunteers".to_owned(),
@@ -157,7 +162,7 @@ impl World {
 /// back.
 pub fn slots(counts: &[usize], groups: Groups, random: &mut Random) -> Vec<Host> {
     let most = counts.iter().copied().max().unwrap_or(0);
-    let mut hosts = vec![Host { up: Vec::new(), groups }; most];
+    let mut hosts = vec![Host { up: Vec::new(), groups, computes: true }; most];
     let mut since: Vec<Option<u32>> = vec![None; most];
     for (tick, count) in (0_u32..).zip(counts.iter().copied()) {
         let mut up = since.iter().flatten().count();
@@ -216,7 +221,8 @@ mod tests {
             host.up.retain(|span| span.1 < same.ticks / 2);
             host.up.push((same.ticks / 2 + 5, same.ticks - 3));
         }
-        let (one, two) = (other.subset(Subset::Churny), same.subset(Subset::Churny));
+        let (one, two) =
+            (other.subset(Subset::Churny, Subset::All), same.subset(Subset::Churny, Subset::All));
         assert!(!one.hosts.is_empty() && one.hosts.len() < 200);
         assert_eq!(names(&one), names(&two));
     }

@@ -18,8 +18,8 @@ fn blocks(world: &World, part: Part) -> Vec<Vec<Block>> {
 fn a_seed_gives_the_same_figures_and_the_better_policy_loses_less() {
     for world in [World::volunteers(120, 60, 1), World::spot(4, 12, 1)] {
         let settings = experiment::settings(&world, Part::Test, 1);
-        let report = experiment::run(&world, &settings, &experiment::variants(world.fate), |_| {});
-        let again = experiment::run(&world, &settings, &experiment::variants(world.fate), |_| {});
+        let report = experiment::run(&world, &[], &settings, &experiment::variants(world.fate), |_| {});
+        let again = experiment::run(&world, &[], &settings, &experiment::variants(world.fate), |_| {});
         assert_eq!(serde_json::to_string(&report).unwrap(), serde_json::to_string(&again).unwrap());
         let row = |name: &str| report.rows.iter().find(|row| row.name == name).unwrap();
         assert_eq!(row("perfect store").unrecoverable, 0.0);
@@ -124,6 +124,6 @@ fn zones_logs_and_archives_are_read() {
 
 #[test]
 fn a_subset_without_hosts_is_empty() {
-    let world = World::spot(1, 1, 1).subset(Subset::Churny);
+    let world = World::spot(1, 1, 1).subset(Subset::Churny, Subset::All);
     assert!(world.hosts.is_empty());
 }

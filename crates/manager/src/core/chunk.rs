@@ -86,12 +86,22 @@ impl Wants {
         }
     }
 
+    /// One of those that want a distance wants another. Nothing is allocated for what is never there at the same time: most chunks have one
+    /// distance, and there are millions.
+    pub fn change(&mut self, before: u8, wanted: u8) {
+        self.remove(before);
+        self.add(wanted);
+    }
+
     /// One of those that want this distance is gone.
     pub fn remove(&mut self, wanted: u8) {
         let known = self.0.iter_mut().find(|(known, _)| *known == wanted);
         let Some((_, count)) = known else { unreachable!("nothing wants the distance {wanted}") };
         *count -= 1;
         self.0.retain(|(_, count)| *count > 0);
+        if self.0.spilled() {
+            self.0.shrink_to_fit();
+        }
     }
 }
 

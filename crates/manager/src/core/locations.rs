@@ -380,9 +380,7 @@ impl Locations {
 
     /// What refers to the chunk and wanted one distance wants another. Until [`Locations::count`] it is counted as before.
     pub fn rename(&mut self, slot: Slot, before: u8, wanted: u8) {
-        let chunk = self.at_mut(slot);
-        chunk.wants.add(wanted);
-        chunk.wants.remove(before);
+        self.at_mut(slot).wants.change(before, wanted);
     }
 
     /// Versions of `span` refer to the chunk. Until [`Locations::count`] it is counted as before.
