@@ -36,6 +36,11 @@ const HEDGE_MIN_OF_OTHERS: Duration = Duration::from_millis(100);
 const GREETING_MIN: Duration = HEDGE_MIN_OF_OTHERS;
 /// However long that is, not longer.
 const HEDGE_MAX: Duration = Duration::from_secs(4);
+/// A benefactor is overtaken once it has sent nothing while others sent so many blocks: in the time of a few of its own, where five have a
+/// chunk. Behind a slow link all that are asked share it, so none comes for long, and what answers take says nothing while many are under way.
+const OVERTAKEN: u64 = 16;
+/// How often that is looked at.
+const OVERTAKEN_LOOK: Duration = Duration::from_millis(50);
 /// One block in so many is what blocks took lately.
 const LATELY: u32 = 8;
 /// Rounds of asking all holders before a chunk counts as unreadable; the manager is asked for holders before each.
@@ -71,6 +76,37 @@ pub(crate) struct Fetcher {
     locations: Mutex<HashMap<ChunkId, Vec<Location>>>,
     /// What blocks took lately, from the question to the last byte, the newest weighing most; `None`: none has come yet.
     lately: Mutex<Option<Duration>>,
+    arrived: Mutex<Arrived>,
+}
+
+/// Blocks that have come.
+#[derive(Default)]
+struct Arrived {
+    all: u64,
+    of: HashMap<BenefactorId, u64>,
+}
+
+impl Arrived {
+    fn of(&self, id: BenefactorId) -> u64 {
+        self.of.get(&id).copied().unwrap_or(0)
+    }
+
+    /// What a question to a benefactor is compared with later.
+    fn asking(&self, id: BenefactorId) -> Asked {
+        Asked { all: self.all, of: self.of(id) }
+    }
+
+    /// Whether others have sent much since a benefactor was asked, and that one nothing.
+    fn is_overtaken(&self, id: BenefactorId, asked: Asked) -> bool {
+        self.of(id) == asked.of && self.all - asked.all >= OVERTAKEN
+    }
+}
+
+/// Blocks that had come from all benefactors, and from one of them, when that one was asked.
+#[derive(Clone, Copy)]
+struct Asked {
+    all: u64,
+    of: u64,
 }
 
 impl Fetcher {
@@ -80,7 +116,15 @@ impl Fetcher {
         near: Arc<Near>,
         keys: Arc<KeyRing>,
     ) -> Self {
-        Self { manager, benefactors, near, keys, locations: Mutex::default(), lately: Mutex::default() }
+        Self {
+            manager,
+            benefactors,
+            near,
+            keys,
+            locations: Mutex::default(),
+            lately: Mutex::default(),
+            arrived: Mutex::default(),
+        }
     }
 
     /// Remembers holders of a chunk that a session stored itself.
@@ -204,7 +248,7 @@ impl Fetcher {
         mut remembered: bool,
     ) -> Result<Bytes, Option<Failure>> {
         let mut waiting = VecDeque::from(self.order(chunk.id, holders));
-        let (mut asked, mut unanswered) = (HashSet::new(), HashSet::new());
+        let (mut asked, mut unanswered) = (HashSet::new(), HashMap::new());
         let gathering = Arc::new(Mutex::new(Gathering::new(chunk, &self.keys)));
         let mut attempts = JoinSet::new();
         let (mut others, mut are_others_sought) = (pin!(self.find(chunk.id)), false);
@@ -230,7 +274,7 @@ impl Fetcher {
                     (holder, got.map(|gathered| (gathered, began.elapsed())))
                 });
                 asked.insert(holder);
-                unanswered.insert(holder);
+                unanswered.insert(holder, self.arrived.lock().asking(holder.benefactor));
                 due -= 1;
             }
             due = 0;
@@ -239,13 +283,13 @@ impl Fetcher {
             }
             tokio::select! {
                 finished = attempts.join_next() => match finished {
-                    Some(Ok((_, Ok((Gathered::Whole(bytes), took))))) => {
-                        self.took(took);
+                    Some(Ok((holder, Ok((Gathered::Whole(bytes), took))))) => {
+                        self.took(holder.benefactor, took);
                         return Ok(bytes);
                     }
                     Some(Ok((holder, Ok((Gathered::Lacks(_), took))))) => {
                         unanswered.remove(&holder);
-                        self.took(took);
+                        self.took(holder.benefactor, took);
                         quickest.get_or_insert(took);
                     }
                     Some(Ok((holder, Err(failure)))) => {
@@ -263,41 +307,56 @@ impl Fetcher {
                     due = 1;
                 }
                 (waited, silent) = self.wait(quickest, &unanswered) => {
-                    let late = if silent.is_empty() { &unanswered } else { &silent };
+                    let late: Vec<Location> =
+                        if silent.is_empty() { unanswered.keys().copied().collect() } else { silent.clone() };
                     late.iter().for_each(|holder| self.benefactors.late(holder.benefactor, waited));
                     if waiting.is_empty() {
                         are_others_sought |= std::mem::take(&mut remembered);
                     }
                     // All that are late get company, if others weren't.
                     due = if quickest.is_some() || !silent.is_empty() { late.len() } else { 1 };
-                    unanswered.retain(|holder| !silent.contains(holder));
+                    unanswered.retain(|holder, _| !silent.contains(holder));
                 }
             }
         }
     }
 
-    /// A block took so long.
-    fn took(&self, took: Duration) {
+    /// A block of a benefactor took so long.
+    fn took(&self, from: BenefactorId, took: Duration) {
+        {
+            let mut arrived = self.arrived.lock();
+            arrived.all += 1;
+            *arrived.of.entry(from).or_default() += 1;
+        }
         let mut lately = self.lately.lock();
         *lately = Some(lately.map_or(took, |lately| (lately * (LATELY - 1) + took) / LATELY));
     }
 
-    /// Waits until others should be asked; tells for how long that was, and which holders don't even greet by then, if that is why.
+    /// Waits until others should be asked; tells for how long that was, and which holders don't even greet by then or were overtaken, if that is
+    /// why.
     async fn wait(
         &self,
         quickest: Option<Duration>,
-        unanswered: &HashSet<Location>,
-    ) -> (Duration, HashSet<Location>) {
+        unanswered: &HashMap<Location, Asked>,
+    ) -> (Duration, Vec<Location>) {
         let patience = patience(quickest, *self.lately.lock());
         let for_greeting = (self.benefactors.connecting() * HEDGE_TIMES).clamp(GREETING_MIN, patience);
+        let began = Instant::now();
         tokio::time::sleep(for_greeting).await;
-        let is_silent = |holder: &&Location| !self.benefactors.is_connected(holder.benefactor);
-        let silent: HashSet<Location> = unanswered.iter().filter(is_silent).copied().collect();
-        if silent.is_empty() {
-            tokio::time::sleep(patience - for_greeting).await;
-            return (patience, silent);
+        let mut passed: Vec<Location> = Vec::new();
+        passed.extend(unanswered.keys().filter(|holder| !self.benefactors.is_connected(holder.benefactor)));
+        while passed.is_empty() && began.elapsed() < patience {
+            {
+                let arrived = self.arrived.lock();
+                let is_overtaken =
+                    |(at, asked): &(&Location, &Asked)| arrived.is_overtaken(at.benefactor, **asked);
+                passed.extend(unanswered.iter().filter(is_overtaken).map(|(at, _)| *at));
+            }
+            if passed.is_empty() {
+                tokio::time::sleep(OVERTAKEN_LOOK.min(patience.saturating_sub(began.elapsed()))).await;
+            }
         }
-        (for_greeting, silent)
+        (began.elapsed(), passed)
     }
 
     /// Holders in the order in which they are asked. Blocks of one encoding stand together, those first of which enough are at
@@ -431,5 +490,23 @@ mod tests {
         assert_eq!(patience(Some(ms(50)), None), ms(200));
         assert_eq!(patience(Some(ms(50)), Some(ms(700))), ms(2800), "many are under way on a slow link");
         assert_eq!(patience(None, Some(ms(9000))), HEDGE_MAX);
+    }
+
+    #[test]
+    fn a_benefactor_is_overtaken_that_sends_nothing_while_others_send_much() {
+        let (slow, fast) = (BenefactorId(1), BenefactorId(2));
+        let mut arrived = Arrived::default();
+        let come = |arrived: &mut Arrived, from: BenefactorId, blocks: u64| {
+            arrived.all += blocks;
+            *arrived.of.entry(from).or_default() += blocks;
+        };
+        come(&mut arrived, slow, 3);
+        let asked = [slow, fast].map(|id| arrived.asking(id));
+        come(&mut arrived, fast, OVERTAKEN - 1);
+        assert!(!arrived.is_overtaken(slow, asked[0]), "the others sent little");
+        come(&mut arrived, fast, 1);
+        assert!(arrived.is_overtaken(slow, asked[0]) && !arrived.is_overtaken(fast, asked[1]));
+        come(&mut arrived, slow, 1);
+        assert!(!arrived.is_overtaken(slow, asked[0]), "what was asked before goes first");
     }
 }

@@ -174,10 +174,13 @@ impl Run {
 
 /// The store of `root`, or that there is none and what to do.
 pub fn open_store(root: &Path) -> Result<Store> {
-    if Store::exists(root) {
-        return Store::open(root);
+    match Store::open(root) {
+        Err(Error::System { cause: Errno::NOENT, .. }) if !Store::exists(root) => {
+            Err(Error::NoStore { root: root.to_owned() })
+        }
+        // Also that this user may not look into it.
+        opened => opened,
     }
-    Err(Error::NoStore { root: root.to_owned() })
 }
 
 /// Whether a run on the tree, or a restore of it, goes on.

@@ -151,8 +151,9 @@ impl Locations {
 
     /// The slot of a chunk, which enters the index if it isn't there.
     fn enter(&mut self, id: &ChunkId, now_ms: u64) -> Slot {
-        if let Some(slot) = self.slot(id) {
-            return slot;
+        let hash = self.hasher.hash_one(id);
+        if let Some(slot) = self.slots.find(hash, |slot| self.at(*slot).id == *id) {
+            return *slot;
         }
         let chunk = Some(Chunk::new(*id, now_ms));
         let slot = match self.free.pop() {
@@ -165,9 +166,7 @@ impl Locations {
                 Slot::of(self.chunks.len() - 1)
             }
         };
-        let (chunks, hasher) = (&self.chunks, &self.hasher);
-        let hash = |slot: &Slot| hasher.hash_one(at(chunks, *slot).id);
-        self.slots.insert_unique(hasher.hash_one(id), slot, hash);
+        self.slots.insert_unique(hash, slot);
         slot
     }
 

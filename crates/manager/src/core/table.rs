@@ -2,7 +2,8 @@
 //!
 //! A usual table of millions of entries looks at all of them, in one go, each time that it has doubled. This one is many small tables, by
 //! linear hashing (Litwin, VLDB 1980): whenever there is one entry for each more than a small table should have, one of them
-//! is split in two. So an insertion costs as much as a small table has, however many there are.
+//! is split in two. So an insertion costs as much as a small table has, however many there are. Half of an entry's hash stands beside it: to split a
+//! table, or to tell entries apart, nothing has to be read that lies elsewhere, which with millions of entries would be in no cache.
 
 use hashbrown::HashTable;
 use stdchk_model::exact::{part, part_mut, to_usize};
@@ -15,8 +16,19 @@ const BITS_WITHIN: u32 = 16;
 /// The table. What an entry is, and its hash, is up to the caller.
 #[derive(Debug)]
 pub(super) struct GrowingTable<T> {
-    parts: Vec<HashTable<T>>,
+    parts: Vec<HashTable<(u32, T)>>,
     len: usize,
+}
+
+/// What is kept of a hash.
+fn kept(hash: u64) -> u32 {
+    stdchk_model::exact::narrow(hash >> 32)
+}
+
+/// The hash by which tables place what has kept this: its bits are spread over all of it.
+fn spread(kept: u32) -> u64 {
+    let product = u64::from(kept).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    product ^ product >> 32
 }
 
 impl<T> Default for GrowingTable<T> {
@@ -40,37 +52,42 @@ impl<T> GrowingTable<T> {
     }
 
     /// The entry with this hash for which `is_it` holds.
-    pub(super) fn find(&self, hash: u64, is_it: impl FnMut(&T) -> bool) -> Option<&T> {
-        part(&self.parts, Self::part_of(hash, self.parts.len())).find(hash, is_it)
+    pub(super) fn find(&self, hash: u64, mut is_it: impl FnMut(&T) -> bool) -> Option<&T> {
+        let (kept, hash) = (kept(hash), spread(kept(hash)));
+        let table = part(&self.parts, Self::part_of(hash, self.parts.len()));
+        table.find(hash, |(known, entry)| *known == kept && is_it(entry)).map(|(_, entry)| entry)
     }
 
-    /// Inserts an entry that is not there yet. `hash_of` tells the hash of any entry.
-    pub(super) fn insert_unique(&mut self, hash: u64, entry: T, hash_of: impl Fn(&T) -> u64) {
+    /// Inserts an entry that is not there yet.
+    pub(super) fn insert_unique(&mut self, hash: u64, entry: T) {
         if self.len >= self.parts.len() * ENTRIES {
-            self.split(&hash_of);
+            self.split();
         }
+        let (kept, hash) = (kept(hash), spread(kept(hash)));
         let place = Self::part_of(hash, self.parts.len());
-        part_mut(&mut self.parts, place).insert_unique(hash, entry, hash_of);
+        part_mut(&mut self.parts, place).insert_unique(hash, (kept, entry), |(kept, _)| spread(*kept));
         self.len += 1;
     }
 
     /// Splits the next small table, and adds one for what isn't in it any more.
-    fn split(&mut self, hash_of: &impl Fn(&T) -> u64) {
+    fn split(&mut self) {
         let added = self.parts.len();
         let place = Self::part_of((added as u64) << BITS_WITHIN, added);
         let both = std::mem::take(part_mut(&mut self.parts, place));
         self.parts.push(HashTable::new());
-        for entry in both {
-            let hash = hash_of(&entry);
+        for (kept, entry) in both {
+            let hash = spread(kept);
             let place = Self::part_of(hash, added + 1);
-            part_mut(&mut self.parts, place).insert_unique(hash, entry, hash_of);
+            part_mut(&mut self.parts, place).insert_unique(hash, (kept, entry), |(kept, _)| spread(*kept));
         }
     }
 
     /// Takes out the entry with this hash for which `is_it` holds.
-    pub(super) fn remove(&mut self, hash: u64, is_it: impl FnMut(&T) -> bool) -> Option<T> {
+    pub(super) fn remove(&mut self, hash: u64, mut is_it: impl FnMut(&T) -> bool) -> Option<T> {
+        let (kept, hash) = (kept(hash), spread(kept(hash)));
         let place = Self::part_of(hash, self.parts.len());
-        let (entry, _) = part_mut(&mut self.parts, place).find_entry(hash, is_it).ok()?.remove();
+        let is_it = |(known, entry): &(u32, T)| *known == kept && is_it(entry);
+        let ((_, entry), _) = part_mut(&mut self.parts, place).find_entry(hash, is_it).ok()?.remove();
         self.len -= 1;
         Some(entry)
     }
@@ -92,12 +109,12 @@ mod tests {
         };
         for entry in 0..100_000 {
             assert!(!is_there(&table, entry), "{entry}");
-            table.insert_unique(hash_of(&entry), entry, hash_of);
+            table.insert_unique(hash_of(&entry), entry);
             assert!(is_there(&table, entry) && is_there(&table, entry / 2), "{entry}");
             if entry % 3 == 2 {
                 assert_eq!(table.remove(hash_of(&entry), |other| *other == entry), Some(entry));
                 assert_eq!(table.remove(hash_of(&entry), |other| *other == entry), None);
-                table.insert_unique(hash_of(&entry), entry, hash_of);
+                table.insert_unique(hash_of(&entry), entry);
             }
         }
         assert!((0..100_000).all(|entry| is_there(&table, entry)));

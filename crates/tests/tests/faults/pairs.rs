@@ -117,7 +117,7 @@ fn a_user_goes_back_to_a_state_of_files_and_others_come_to_none_of_what_was_kept
         assert_eq!(found.text(), "", "{found:?}");
         let restore = format!("cd {} && {} files restore", place.display(), binary().display());
         let refused = as_user(BOB, "", &[], &restore);
-        assert!(refused.code == 4 && refused.stderr.contains("there are no checkpoints"), "{refused:?}");
+        assert!(refused.code != 0 && refused.stderr.contains("Permission denied"), "{refused:?}");
         ok(&as_user(ALICE, "", &[], &restore));
         assert_eq!(fs::read_to_string(path("open")).unwrap(), "first\n");
         assert_eq!(fs::read_to_string(path("closed")).unwrap(), "secret\n");
