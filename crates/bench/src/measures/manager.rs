@@ -53,7 +53,7 @@ const COMMIT_SECONDS: f64 = 0.002;
 /// What a manager with ten million chunks may take to start, seconds.
 const RESTART_SECONDS: f64 = 10.0;
 /// What ARCHITECTURE states, bytes: a chunk, two blocks of it, and its name in a map.
-const CHUNK_MEMORY: f64 = 200.0 + 2.0 * 50.0 + 4.0;
+const CHUNK_MEMORY: f64 = 204.0 + 2.0 * 50.0 + 4.0;
 
 #[derive(Serialize)]
 struct Commits {
