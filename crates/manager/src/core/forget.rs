@@ -4,7 +4,7 @@ use stdchk_model::message::manager::ManagerReply;
 use stdchk_model::{BenefactorId, ErrorCode, Failure};
 use stdchk_protect::distance;
 
-use super::chunk::{Chunk, Holder};
+use super::chunk::{Chunk, held};
 use super::walks::Walk;
 use super::{Answer, Core, HostKey, Now, unavailable};
 
@@ -49,7 +49,7 @@ impl Core {
         }
         let is_lost = |chunk: &&Chunk| {
             let elsewhere = chunk.counted(&self.registry).filter(|holder| holder.benefactor != id);
-            chunk.wanted() > 0 && distance(elsewhere.map(Holder::held)) == 0
+            chunk.wanted() > 0 && distance(held(elsewhere, &self.registry)) == 0
         };
         // What nobody is known to have, it may have.
         let has_reported = self.registry.get(id).is_some_and(|benefactor| benefactor.reported);

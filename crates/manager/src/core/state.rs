@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use stdchk_model::limits::{CHUNK_BYTES_DEFAULT, LIST_ENTRIES_MAX};
-use stdchk_model::message::manager::{BenefactorState, CheckpointSet, PoolStatus, Space};
+use stdchk_model::message::manager::{BenefactorState, CheckpointSet, MemorySpace, PoolStatus, Space};
 use stdchk_model::naming::Naming;
 use stdchk_model::sets::{FileVersions, checkpoint_sets};
 use stdchk_model::user::Access;
-use stdchk_model::{ErrorCode, Failure, Ino};
+use stdchk_model::{ErrorCode, Failure, Ino, Tier};
 
 use super::inode::{Body, Inode};
 use super::{Core, Now};
@@ -55,7 +55,7 @@ impl Core {
     pub(super) fn space(&self) -> Space {
         let mut space = Space { inodes: count(self.namespace.len()), ..Space::default() };
         let (mut online, mut most_free) = (false, 0);
-        for (id, benefactor) in self.registry.iter() {
+        for (id, benefactor) in self.registry.iter().filter(|(_, one)| one.tier == Tier::Disk) {
             if benefactor.state == BenefactorState::Online {
                 let load = &benefactor.load;
                 space.donated_bytes = space.donated_bytes.saturating_add(load.donated_bytes);
@@ -74,6 +74,20 @@ impl Core {
         // What is only reserved may come back.
         space.is_full = online && most_free < CHUNK_BYTES_DEFAULT as u64;
         space
+    }
+
+    /// What those have that keep blocks in memory.
+    fn memory(&self) -> MemorySpace {
+        let chunks_alone = self.locations.exposure().total().in_memory;
+        let mut memory = MemorySpace { chunks_alone, ..MemorySpace::default() };
+        let those = self.registry.iter().filter(|(_, one)| one.tier == Tier::Memory);
+        for (_, one) in those.filter(|(_, one)| one.state == BenefactorState::Online) {
+            memory.benefactors += 1;
+            memory.donated_bytes = memory.donated_bytes.saturating_add(one.load.donated_bytes);
+            memory.used_bytes = memory.used_bytes.saturating_add(one.load.used_bytes);
+            memory.free_bytes = memory.free_bytes.saturating_add(one.load.free_bytes);
+        }
+        memory
     }
 
     /// Free space if one reservation of `reserved` bytes didn't count, bytes.
@@ -120,6 +134,7 @@ impl Core {
             managers: Vec::new(),
             chunks_moving: moving.chunks,
             chunks_unmovable: moving.stuck,
+            memory: self.memory(),
         }
     }
 
