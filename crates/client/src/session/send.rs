@@ -401,7 +401,8 @@ impl Session {
 
     /// Why no benefactor could be had for a further block, if none has failed: there are no more of them.
     fn too_few(&self, at: &[Location], code: Code, failure: &Failure) -> Failure {
-        if at.is_empty() {
+        let on_disks = at.iter().filter(|at| at.tier == Tier::Disk).count();
+        if on_disks == 0 {
             return failure.clone();
         }
         let redundancy = self.policy.redundancy;
@@ -410,7 +411,7 @@ impl Session {
                 format!(
                     "`redundancy={redundancy}` wants {} copies before a version counts, and {} can be made now",
                     self.policy.at_commit().distance,
-                    at.len()
+                    on_disks
                 ),
                 "start more benefactors, or ask for fewer copies",
             ),
@@ -418,7 +419,7 @@ impl Session {
                 format!(
                     "`redundancy={redundancy}` needs {} benefactors, one for each fragment, and {} take one now",
                     code.blocks(),
-                    at.len()
+                    on_disks
                 ),
                 "start more benefactors, or use another code",
             ),

@@ -111,6 +111,8 @@ impl Wants {
 pub struct Chunk {
     pub id: ChunkId,
     pub length: u32,
+    /// Its length if some memory has it and no disk, as it is counted; 0 otherwise.
+    pub(super) alone_in_memory: u32,
     /// What refers to it.
     pub(super) wants: Wants,
     /// When a session or a benefactor last brought it up, milliseconds of the manager's life.
@@ -133,6 +135,7 @@ impl Chunk {
         Self {
             id,
             length: 0,
+            alone_in_memory: 0,
             wants: Wants::default(),
             touched_ms: now_ms,
             holders: Vec::new(),

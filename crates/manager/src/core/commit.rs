@@ -99,7 +99,7 @@ impl Core {
         self.settle_references();
         let milestone = self.milestone(ino, info.version, position, &policy);
         // Where the only copy is on a disk from the beginning nothing ever lacks one.
-        if policy.may_lack() {
+        if policy.may_lack() || begun_with.in_memory.is_some() {
             self.references.extend(&root, milestone.span(), &mut self.locations, &self.registry);
         }
         self.sessions.get_mut(session, now.ms)?.closing = None;

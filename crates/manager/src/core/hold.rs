@@ -309,8 +309,9 @@ impl Core {
                 late <= self.namespace.clock
             }),
         };
-        let redundancy = policy.redundancy;
-        exceeds && policy.may_lack() && !self.registry.is_pending() && self.has_room(redundancy.hosts())
+        // What is in memory alone waits for its first disk; whether that can take it, `movable` says.
+        let hosts = if policy.at_commit().in_memory.is_some() { 1 } else { policy.redundancy.hosts() };
+        exceeds && policy.may_lack() && !self.registry.is_pending() && self.has_room(hosts)
     }
 
     /// Whether so many benefactors are on-line and have room.

@@ -122,6 +122,8 @@ pub struct Locations {
     spare: BTreeSet<Slot>,
     /// Chunks of which disks have what is wanted, and memory has copies as well.
     spare_in_memory: BTreeSet<Slot>,
+    /// Plain bytes of what some memory has, and no disk.
+    in_memory_alone_bytes: u64,
     /// Chunks that are nearer to loss than wanted and not lost, or would be without the blocks that are to go.
     at_risk: BTreeSet<Key>,
     /// The latter.
@@ -420,6 +422,7 @@ impl Locations {
             self.settle(slot, None, None);
             self.spare.remove(&slot);
             self.spare_in_memory.remove(&slot);
+            self.note_alone(slot, false);
             let hash = self.hasher.hash_one(self.at(slot).id);
             let listed = self.slots.remove(hash, |other| *other == slot);
             assert_eq!(listed, Some(slot), "a chunk is in the table");
@@ -480,7 +483,8 @@ impl Locations {
         let lasting = if is_moving { chunk.distance_lasting(registry) } else { distance };
         let reach = (wanted > 0).then(|| chunk.reach(registry));
         // Nothing of it is on a disk, and some memory has it.
-        let in_memory = distance == 0 && wanted > 0 && chunk.is_there(registry);
+        let alone = distance == 0 && chunk.is_there(registry);
+        let in_memory = alone && wanted > 0;
         let is_spare_in_memory = wanted > 0
             && distance >= wanted
             && chunk.holders.iter().any(|holder| holder.is_in_memory(registry));
@@ -488,6 +492,7 @@ impl Locations {
             true => self.spare_in_memory.insert(slot),
             false => self.spare_in_memory.remove(&slot),
         };
+        self.note_alone(slot, alone);
         let chunk = self.at(slot);
         if wanted > 0 && chunk.holders.len() > chunk.fewest(wanted) {
             self.spare.insert(slot);
@@ -520,6 +525,21 @@ impl Locations {
                 }
             }
         }
+    }
+
+    /// Some memory has the chunk and no disk, or not so.
+    fn note_alone(&mut self, slot: Slot, is_alone: bool) {
+        let chunk = self.at_mut(slot);
+        let bytes = if is_alone { chunk.length } else { 0 };
+        let before = std::mem::replace(&mut chunk.alone_in_memory, bytes);
+        let others = self.in_memory_alone_bytes.checked_sub(u64::from(before));
+        let Some(others) = others else { unreachable!("it was added") };
+        self.in_memory_alone_bytes = others + u64::from(bytes);
+    }
+
+    /// Plain bytes of what some memory has, and no disk.
+    pub fn in_memory_alone_bytes(&self) -> u64 {
+        self.in_memory_alone_bytes
     }
 
     /// The chunk is counted like this from now on.

@@ -17,13 +17,18 @@ use super::chunk::{Holder, held};
 use super::locations::Slot;
 use super::{Core, Now};
 
-/// Time between two looks at what may go, milliseconds: half a heartbeat, with which it is told.
+/// Time between two looks at what may go, milliseconds: half a heartbeat, with which it is told. Longer where a look found much that has to stay: a
+/// look takes a microsecond or two for each chunk.
 const LOOK_EVERY_MS: u64 = 250;
+/// Chunks that may be looked at in each millisecond of that time.
+const LOOKED_AT_EACH_MS: u64 = 10;
 
 /// How far the present look has come.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Emptying {
     after: Option<Slot>,
+    /// Chunks that it found and that stay.
+    stay: u64,
     /// When the next one may begin, milliseconds of the manager's life.
     next_ms: u64,
 }
@@ -31,7 +36,7 @@ pub(super) struct Emptying {
 impl Core {
     /// Has copies in memory deleted that disks have as well, as far as they are wanted. Tells whether there is more to do at once.
     pub(super) fn empty_memory(&mut self, now: Now) -> bool {
-        let Emptying { after, next_ms } = self.emptying;
+        let Emptying { after, mut stay, next_ms } = self.emptying;
         if now.ms < next_ms || self.registry.is_pending() || self.history.is_set_back() {
             return false;
         }
@@ -39,14 +44,20 @@ impl Core {
         let has_more = slots.len() == self.setting.steps;
         for slot in &slots {
             let gone = self.spare_in_memory(*slot);
+            stay += u64::from(gone.is_empty());
             if !gone.is_empty() {
                 let chunk = self.locations.at(*slot).id;
                 self.trim(*slot, &gone);
                 self.locations.requeue(&chunk, &self.registry);
             }
         }
-        let after = slots.last().copied().filter(|_| has_more);
-        self.emptying = Emptying { after, next_ms: if has_more { next_ms } else { now.ms + LOOK_EVERY_MS } };
+        self.emptying = match slots.last() {
+            Some(last) if has_more => Emptying { after: Some(*last), stay, next_ms },
+            _ => {
+                let pause = LOOK_EVERY_MS.max(stay / LOOKED_AT_EACH_MS);
+                Emptying { after: None, stay: 0, next_ms: now.ms + pause }
+            }
+        };
         has_more
     }
 

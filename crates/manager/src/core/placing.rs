@@ -373,7 +373,10 @@ impl Core {
         turn: u64,
     ) -> Vec<BenefactorId> {
         let Some(needed) = policy.at_commit().in_memory.map(usize::from) else { return Vec::new() };
-        let wish = Wish { width: usize::MAX, avoid, room_bytes: ROOM_IN_MEMORY_BYTES, turn, insist_until: 0 };
+        // Some on one machine are left to choose from, and no work grows with all of them beyond a look.
+        let most = needed.max(usize::from(policy.stripe));
+        let width = 4 * most;
+        let wish = Wish { width, avoid, room_bytes: ROOM_IN_MEMORY_BYTES, turn, insist_until: 0 };
         let mut all = self.select.select(&self.registry.hosts_in_memory(), &wish);
         let mut machines = HashSet::new();
         let is_first =
@@ -382,7 +385,7 @@ impl Core {
         if apart.len() >= needed {
             all = apart;
         }
-        all.truncate(needed.max(usize::from(policy.stripe)));
+        all.truncate(most);
         if all.len() < needed { Vec::new() } else { all }
     }
 

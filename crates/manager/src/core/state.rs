@@ -70,7 +70,8 @@ impl Core {
             }
         }
         space.reserved_bytes = self.sessions.reserved();
-        space.free_bytes = space.free_bytes.saturating_sub(space.reserved_bytes);
+        let promised = space.reserved_bytes.saturating_add(self.locations.in_memory_alone_bytes());
+        space.free_bytes = space.free_bytes.saturating_sub(promised);
         // What is only reserved may come back.
         space.is_full = online && most_free < CHUNK_BYTES_DEFAULT as u64;
         space
@@ -90,13 +91,14 @@ impl Core {
         memory
     }
 
-    /// Free space if one reservation of `reserved` bytes didn't count, bytes.
+    /// Free space if one reservation of `reserved` bytes didn't count, bytes. What lies in memory alone is to come to disks, so it has its place there.
     pub(super) fn free_beside(&self, reserved: u64, now: Now) -> u64 {
         let hosts = self.registry.hosts();
         let online = hosts.iter().filter(|host| host.online);
         let borrowed = self.registry.borrowed_bytes(now.ms);
         let free = online.map(|host| host.free_bytes).fold(borrowed, u64::saturating_add);
-        free.saturating_sub(self.sessions.reserved().saturating_sub(reserved))
+        let promised = self.sessions.reserved().saturating_sub(reserved);
+        free.saturating_sub(promised).saturating_sub(self.locations.in_memory_alone_bytes())
     }
 
     pub(super) fn status(&self, now: Now) -> PoolStatus {
