@@ -26,6 +26,7 @@ pub mod wish;
 
 pub use pace::RATE_MIN;
 pub use run::{ADDRESS_FILE, Config, Error, run, run_warned};
+pub use store::disk::is_in_memory;
 
 /// Mode of small files in a benefactor's folder: an owner may decide as another user than the one that the process runs as.
 const READABLE: u32 = 0o644;

@@ -16,7 +16,7 @@ use stdchk_model::limits::LIST_ENTRIES_MAX;
 use stdchk_model::message::benefactor::Command;
 use stdchk_model::message::handshake::Role;
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, Registration, Term};
-use stdchk_model::{BenefactorId, ErrorCode, Failure, PoolId};
+use stdchk_model::{BenefactorId, ErrorCode, Failure, PoolId, Tier};
 use stdchk_net::{
     BufferPool, Bytes, CallError, Connection, DataDir, Identity, Keys, Managers, Retry, elsewhere, machine,
 };
@@ -57,6 +57,8 @@ pub(crate) struct Link {
     pub(crate) listens: String,
     /// What the owner says of where it stands.
     pub(crate) labels: Labels,
+    /// Where its folder keeps blocks.
+    pub(crate) tier: Tier,
     pub(crate) heartbeat: Duration,
     /// The benefactor's own.
     pub(crate) folder: Arc<Path>,
@@ -315,6 +317,7 @@ impl Link {
             term: self.benefactor.memory().term(),
             machine: Some(machine()),
             labels: self.labels.clone(),
+            tier: self.tier,
         };
         let secret = directory.secret();
         let secret =

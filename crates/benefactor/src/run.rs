@@ -11,7 +11,7 @@ use stdchk_model::labels::Labels;
 use stdchk_model::limits::{BLOCK_BYTES_MAX, HEARTBEAT_MS};
 use stdchk_model::message::benefactor::OwnerWish;
 use stdchk_model::message::handshake::Role;
-use stdchk_model::{Failure, Incarnation, PoolId, ReceiptKey};
+use stdchk_model::{Failure, Incarnation, PoolId, ReceiptKey, Tier};
 use stdchk_net::data_dir::replace;
 use stdchk_net::notice::{self, Source};
 use stdchk_net::server::Host;
@@ -65,6 +65,8 @@ pub struct Config {
     pub floor_bytes: u64,
     /// Space that near copies may take of the donation while nothing else needs it, bytes; `None`: a quarter.
     pub near_bytes: Option<u64>,
+    /// Where its folder keeps blocks; `None`: in memory if it lies on a file system in memory, else on a disk.
+    pub tier: Option<Tier>,
     /// Memory for blocks in flight, bytes.
     pub memory_bytes: usize,
     /// Interval of heartbeats.
@@ -98,6 +100,7 @@ impl Config {
             donated_bytes,
             floor_bytes: 1 << 30,
             near_bytes: None,
+            tier: None,
             memory_bytes: 64 << 20,
             heartbeat: Duration::from_millis(HEARTBEAT_MS),
             scrub_bytes_per_second: 4 << 20,
@@ -179,6 +182,7 @@ pub async fn run_warned(
     let mut directory = DataDir::open(&config.data_dir, Role::Benefactor)?;
     let wish = wish_of(&config.data_dir)?;
     let labels = labels_of(&config)?;
+    let tier = tier_of(&config)?;
     let address_file = config.data_dir.join(ADDRESS_FILE);
     let _ = fs::remove_file(&address_file);
     let caps = Arc::new(Caps::new(config.disk_bytes_per_second, config.network_bytes_per_second));
@@ -205,7 +209,7 @@ pub async fn run_warned(
     let (leaving, left) = watch::channel(());
     let host = Host::new(Role::Benefactor, pool, config.keys.clone());
     let serving = tokio::spawn(serve(listener, host, Arc::clone(&benefactor), buffers, until_dropped(left)));
-    let mut background = start_background(&config, &benefactor, pool, (address, labels), directory);
+    let mut background = start_background(&config, &benefactor, pool, (address, labels, tier), directory);
     let gone = tokio::select! {
         () = &mut stop => None,
         () = benefactor.left() => None,
@@ -249,9 +253,18 @@ async fn open_store(config: &Config) -> Result<Arc<Store>, Error> {
     let near = config.data_dir.join(NEAR);
     let near_bytes = config.near_bytes.unwrap_or(config.donated_bytes / NEAR_PARTS);
     let folder = config.data_dir.clone();
+    let tier = config.tier;
     let open = move || {
-        if is_in_memory(&folder).unwrap_or(false) {
-            tracing::warn!(path = %folder.display(), "this folder is in memory: what is stored there is lost with the machine");
+        if tier != Some(Tier::Memory) && is_in_memory(&folder).unwrap_or(false) {
+            let path = folder.display();
+            match tier {
+                None => {
+                    tracing::info!(%path, "this folder is in memory: this is a benefactor of the memory tier")
+                }
+                _ => {
+                    tracing::warn!(%path, "this folder is in memory: what counts as stored on a disk is lost with the machine")
+                }
+            }
         }
         let (store, recovered) = Store::open(&directory, donation, SEGMENT_BYTES)?;
         Ok::<_, StoreError>((store.with_near(&near, near_bytes), recovered))
@@ -279,6 +292,14 @@ fn labels_of(config: &Config) -> Result<Labels, Error> {
     let path = || config.data_dir.clone();
     let settled = labels::settle(&config.data_dir, &config.labels);
     settled.map_err(|cause| StoreError::Io { action: "settle the labels in", path: path(), cause }.into())
+}
+
+/// Where it keeps blocks.
+fn tier_of(config: &Config) -> Result<Tier, Error> {
+    let path = || config.data_dir.clone();
+    let looked_at = |in_memory| if in_memory { Tier::Memory } else { Tier::Disk };
+    let found = config.tier.map_or_else(|| is_in_memory(&config.data_dir).map(looked_at), Ok);
+    found.map_err(|cause| StoreError::Io { action: "find the file system of", path: path(), cause }.into())
 }
 
 /// What is kept of the manager's store.
@@ -319,7 +340,7 @@ fn start_background(
     config: &Config,
     benefactor: &Arc<Benefactor>,
     pool: PoolId,
-    (address, labels): (String, Labels),
+    (address, labels, tier): (String, Labels, Tier),
     directory: DataDir,
 ) -> JoinSet<()> {
     // Buffers of their own: what runs in the background never takes memory that clients wait for.
@@ -336,6 +357,7 @@ fn start_background(
         keys: config.keys.clone(),
         listens: address,
         labels,
+        tier,
         heartbeat: config.heartbeat,
         folder: Arc::from(config.data_dir.as_path()),
         benefactor: Arc::clone(benefactor),

@@ -157,6 +157,13 @@ impl Benefactors {
         links.iter().filter(|(_, link)| link.passed_over().is_some()).map(|(id, _)| *id).collect()
     }
 
+    /// Benefactors that take no new blocks unless somebody insists.
+    pub(crate) fn busy(&self) -> Vec<BenefactorId> {
+        let links = self.links.lock();
+        let is_busy = |link: &Link| link.passed_over() == Some(PassedOver::Busy);
+        links.iter().filter(|(_, link)| is_busy(link)).map(|(id, _)| *id).collect()
+    }
+
     /// Why it is one of these, if it is.
     pub(crate) fn why_passed_over(&self, id: BenefactorId) -> Option<PassedOver> {
         self.links.lock().get(&id).and_then(Link::passed_over)

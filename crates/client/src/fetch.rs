@@ -10,10 +10,12 @@ use parking_lot::Mutex;
 use stdchk_model::exact::part;
 use stdchk_model::limits::LIST_ENTRIES_MAX;
 use stdchk_model::message::manager::{ChunkLocations, Location, ManagerReply, ManagerRequest};
-use stdchk_model::{BenefactorId, BlockId, ChunkId, ChunkRef, Encoding, EncodingId, ErrorCode, Failure};
+use stdchk_model::{
+    BenefactorId, BlockId, ChunkId, ChunkRef, Encoding, EncodingId, ErrorCode, Failure, Tier,
+};
 use stdchk_net::{Bytes, CallError};
 use stdchk_protect::seal::Keys;
-use stdchk_protect::{Assembly, BadFragments, Gathered, distance_at};
+use stdchk_protect::{Assembly, BadFragments, Gathered, is_readable_at};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -181,16 +183,21 @@ impl Fetcher {
         // What no benefactor has any more was damaged, or lost with the benefactors that had it.
         let mut last = Failure::new(ErrorCode::Damaged, "no benefactor has an intact copy".to_owned());
         let (mut round, mut limit, mut away) = (0, ROUNDS_MAX, Vec::new());
+        let mut asks_at_once = false;
         if let Some(bytes) = self.near.get(chunk, false).await {
             return Ok(bytes);
         }
         while round < limit {
             if round > 0 {
                 self.locations.lock().remove(&chunk.id);
-                tokio::time::sleep(ROUND_PAUSE).await;
+                // What was remembered is gone, as what was in memory goes: the manager knows where it is now.
+                if !std::mem::take(&mut asks_at_once) {
+                    tokio::time::sleep(ROUND_PAUSE).await;
+                }
             }
             let Holders { at: holders, remembered, pending, away: absent } = self.holders(chunk.id).await?;
             away = absent;
+            asks_at_once = remembered;
             limit = if pending { PENDING_ROUNDS_MAX } else { ROUNDS_MAX };
             match self.fetch_from(chunk, &holders, remembered).await {
                 Ok(bytes) => return Ok(bytes),
@@ -220,11 +227,11 @@ impl Fetcher {
         let Some(known) = known else { return self.find(chunk).await };
         let remembered = Holders { at: known, remembered: true, ..Holders::default() };
         let trusted = remembered.at.iter().filter(|at| self.benefactors.doubt(at.benefactor).is_none());
-        if distance_at(trusted) > 0 {
+        if is_readable_at(trusted) {
             return Ok(remembered);
         }
         match tokio::time::timeout(HEDGE_AFTER, self.find(chunk)).await {
-            Ok(Ok(found)) if distance_at(&found.at) > 0 => Ok(found),
+            Ok(Ok(found)) if is_readable_at(&found.at) => Ok(found),
             _ => Ok(remembered),
         }
     }
@@ -360,8 +367,8 @@ impl Fetcher {
     }
 
     /// Holders in the order in which they are asked. Blocks of one encoding stand together, those first of which enough are at
-    /// benefactors without doubts. Within an encoding holders in doubt come last, and data fragments before parity, which costs
-    /// computing; copies are rotated by the chunk's name, so that all holders get work.
+    /// benefactors without doubts. Within an encoding holders in doubt come last, memory before disks, and data fragments before parity,
+    /// which costs computing; copies are rotated by the chunk's name, so that all holders get work.
     fn order(&self, chunk: ChunkId, holders: &[Location]) -> Vec<Location> {
         let mut rotated = holders.to_vec();
         let turn = usize::from(*part(&chunk.0, 0)) % rotated.len().max(1);
@@ -375,7 +382,7 @@ impl Fetcher {
         let mut groups: Vec<(EncodingId, Vec<Doubted>)> = groups.into_iter().collect();
         for (encoding, group) in &mut groups {
             let data = encoding.code.data();
-            group.sort_by_key(|(doubt, at)| (*doubt, at.index >= data));
+            group.sort_by_key(|(doubt, at)| (*doubt, at.tier != Tier::Memory, at.index >= data));
         }
         // How much the last of those that are needed is doubted; none is worse than any doubt.
         let doubt = |(encoding, group): &(EncodingId, Vec<Doubted>)| {

@@ -24,7 +24,7 @@ use stdchk_model::{
     Policy, PoolId, SessionId,
 };
 use stdchk_net::{BufferPool, Keys, Retry, machine, waits};
-use stdchk_protect::distance_at;
+use stdchk_protect::{distance_at, is_readable_at};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
@@ -127,8 +127,10 @@ pub enum Depth {
 pub struct ChunkHealth {
     /// The chunk.
     pub chunk: ChunkRef,
-    /// How many benefactors have to be lost before the chunk is, by the blocks that are intact; 0: they don't suffice to read it.
+    /// How many benefactors have to be lost before the chunk is, by the blocks on disks that are intact; 0: they don't suffice to read it.
     pub distance: u8,
+    /// Whether the blocks that are intact suffice to read it, those in memory included.
+    pub is_readable: bool,
     /// Blocks with bytes that don't match their name.
     pub damaged: u32,
     /// Blocks that aren't there after all.
@@ -761,6 +763,7 @@ impl Inner {
         let unseen = |(chunk, locations): (&ChunkRef, &ChunkLocations)| ChunkHealth {
             chunk: *chunk,
             distance: 0,
+            is_readable: false,
             damaged: 0,
             missing: 0,
             unreachable: u32::from(
@@ -783,7 +786,7 @@ impl Inner {
             }
         }
         for (health, intact) in healths.iter_mut().zip(&intact) {
-            health.distance = distance_at(intact);
+            (health.distance, health.is_readable) = (distance_at(intact), is_readable_at(intact));
         }
         Ok(healths)
     }

@@ -16,7 +16,7 @@ use stdchk_model::message::manager::{
 };
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, Incarnation, Ino, MapRoot, OpId, PoolId, Receipt,
-    ReceiptKey, SessionId,
+    ReceiptKey, SessionId, Tier,
 };
 
 const KEY: ReceiptKey = ReceiptKey([1; 32]);
@@ -78,6 +78,7 @@ impl Pool {
             term: None,
             machine: None,
             labels: Vec::new(),
+            tier: Tier::Disk,
         };
         let secret = BenefactorSecret([u8::try_from(number).unwrap(); 32]);
         let ManagerReply::Registered { registration, .. } = self.ask(registration.introduced(&secret)) else {
@@ -116,7 +117,7 @@ impl Pool {
             session,
             client: ClientId([1; 16]),
             ino: attr.ino,
-            distance: None,
+            durability: None,
         });
         let numbers = file * PER_FILE..(file + 1) * PER_FILE;
         for at in 0..self.benefactors {

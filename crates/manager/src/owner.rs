@@ -616,7 +616,7 @@ mod tests {
             gid: 0,
             exclusive,
             again: None,
-            distance: None,
+            durability: None,
         }
     }
 

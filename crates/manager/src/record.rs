@@ -10,7 +10,7 @@ use stdchk_model::lifetime::Done;
 use stdchk_model::message::handshake::MemberId;
 use stdchk_model::message::manager::{Attr, BenefactorSecret, FileKind, TimeNs, VersionState};
 use stdchk_model::sets::Taught;
-use stdchk_model::{BenefactorId, Ino, KeyId, MapRoot, OpId, PoolId, SessionId, cbor};
+use stdchk_model::{BenefactorId, Ino, KeyId, MapRoot, OpId, PoolId, SessionId, Tier, cbor};
 
 use crate::store::StoreError;
 
@@ -198,6 +198,10 @@ pub struct BenefactorRecord {
     #[n(4)]
     #[cbor(default)]
     pub labels: Labels,
+    /// Where it kept blocks last: what was only in memory doesn't come back with it, so it has to be known also while it is away.
+    #[n(5)]
+    #[cbor(default)]
+    pub tier: Tier,
 }
 
 /// The result of a change, so that its repetition is answered and not done again.
@@ -355,7 +359,8 @@ mod tests {
         let older = (3u16, "host:1", secret.clone(), None::<MemberId>);
         let read: BenefactorRecord = decode(&cbor::encode(&older), "a benefactor").unwrap();
         let address = "host:1".to_owned();
-        let now = BenefactorRecord { layout: 3, address, secret, member: None, labels: Vec::new() };
+        let (member, labels, tier) = (None, Vec::new(), Tier::Disk);
+        let now = BenefactorRecord { layout: 3, address, secret, member, labels, tier };
         assert_eq!(read, now);
         let older =
             "8c030520070105500202020202020202020202020202020282008141aa0309044c070707070707070707070707";

@@ -24,6 +24,7 @@ pub mod receipt;
 pub mod redundancy;
 pub mod sets;
 pub mod size;
+pub mod tier;
 pub mod user;
 
 pub use block::{BlockId, Code, Encoding, EncodingId};
@@ -34,4 +35,5 @@ pub use permit::{Permit, PermitKey};
 pub use policy::Policy;
 pub use receipt::{Receipt, ReceiptKey};
 pub use redundancy::Redundancy;
+pub use tier::{Durability, Tier};
 pub use user::User;

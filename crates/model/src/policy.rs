@@ -14,16 +14,15 @@ use crate::error::{ErrorCode, Failure};
 use crate::id::KeyId;
 use crate::lifetime::Lifetime;
 use crate::limits::{
-    CHUNK_BYTES_DEFAULT, SEGMENT_BYTES_DEFAULT, STRIPE_WIDTH_DEFAULT, STRIPE_WIDTH_MAX, WINDOW_BYTES_DEFAULT,
-    WINDOW_BYTES_MIN,
+    CHUNK_BYTES_DEFAULT, REPLICAS_MAX, SEGMENT_BYTES_DEFAULT, STRIPE_WIDTH_DEFAULT, STRIPE_WIDTH_MAX,
+    WINDOW_BYTES_DEFAULT, WINDOW_BYTES_MIN,
 };
 use crate::redundancy::Redundancy;
 use crate::size;
+use crate::tier::Durability;
 
 /// When a commit counts (paper, section IV.A, "Reliable writes").
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode, Serialize)]
-#[serde(rename_all = "lowercase")]
-#[cbor(index_only)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
 pub enum Semantics {
     /// Once as many blocks of every chunk are durable as are enough to read it; the others follow in the background.
     #[n(0)]
@@ -31,6 +30,10 @@ pub enum Semantics {
     /// Once all blocks of every chunk are durable.
     #[n(1)]
     Pessimistic,
+    /// Once so many benefactors, 1 to 16, have a copy of every chunk in memory, or it can be read from disks; what `redundancy` asks for
+    /// follows on disks in the background.
+    #[n(2)]
+    Memory(#[n(0)] u8),
 }
 
 /// When `close()` returns to the application.
@@ -217,7 +220,7 @@ pub const KEYS: [Key; 17] = [
         name: "semantics",
         meaning: &[
             "optimistic: close() counts once everything can be read, further copies follow; pessimistic: once all",
-            "copies or fragments are durable",
+            "copies or fragments are durable; memory:2: once two benefactors have it in memory, disks follow",
         ],
         get: |policy| policy.semantics.to_string(),
         set: |policy, value| {
@@ -419,12 +422,18 @@ impl Policy {
         KEYS.map(|key| (key.name, (key.get)(self)))
     }
 
-    /// Losses that a commit needs every chunk to survive, and one more: how many benefactors have to be lost before a chunk is.
-    pub fn distance_at_commit(&self) -> u8 {
+    /// How safe a commit needs every chunk to be.
+    pub fn at_commit(&self) -> Durability {
         match self.semantics {
-            Semantics::Optimistic => 1,
-            Semantics::Pessimistic => self.redundancy.distance(),
+            Semantics::Optimistic => Durability::on_disks(1),
+            Semantics::Pessimistic => Durability::on_disks(self.redundancy.distance()),
+            Semantics::Memory(hosts) => Durability { distance: 1, in_memory: Some(hosts) },
         }
+    }
+
+    /// Whether what was committed may be nearer to loss than the folder wants it in the end.
+    pub fn may_lack(&self) -> bool {
+        self.at_commit().in_memory.is_some() || self.redundancy.distance() > 1
     }
 }
 
@@ -461,6 +470,41 @@ fn segment(value: &str) -> Result<u64, Failure> {
         return Err(invalid("segment", value, &format!("at least {least} make a transfer worth its start")));
     }
     Ok(bytes)
+}
+
+impl fmt::Display for Semantics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Optimistic => f.write_str("optimistic"),
+            Self::Pessimistic => f.write_str("pessimistic"),
+            Self::Memory(hosts) => write!(f, "memory:{hosts}"),
+        }
+    }
+}
+
+impl Serialize for Semantics {
+    fn serialize<S: serde::Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+        out.collect_str(self)
+    }
+}
+
+impl FromStr for Semantics {
+    type Err = Failure;
+
+    fn from_str(value: &str) -> Result<Self, Failure> {
+        match value {
+            "optimistic" => return Ok(Self::Optimistic),
+            "pessimistic" => return Ok(Self::Pessimistic),
+            _ => {}
+        }
+        let hosts = value.strip_prefix("memory:").and_then(|hosts| hosts.parse().ok());
+        hosts.filter(|hosts| (1..=REPLICAS_MAX).contains(hosts)).map(Self::Memory).ok_or_else(|| {
+            let why = format!(
+                "give semantics one of `optimistic` `pessimistic` `memory:2`, with 1 to {REPLICAS_MAX} hosts"
+            );
+            invalid("semantics", value, &why)
+        })
+    }
 }
 
 impl fmt::Display for Exposure {
@@ -520,7 +564,6 @@ macro_rules! words {
     };
 }
 
-words!(Semantics, "semantics", Optimistic = "optimistic", Pessimistic = "pessimistic");
 words!(CloseWaits, "close", Durable = "durable", Stored = "stored", Early = "early");
 words!(Local, "local", No = "no", Prefer = "prefer");
 words!(Protocol, "protocol", Sw = "sw", Clw = "clw", Iw = "iw");
@@ -535,6 +578,7 @@ mod tests {
         for (key, value) in [
             ("redundancy", "erasure:3,2"),
             ("close", "early"),
+            ("semantics", "memory:2"),
             ("exposure", "90s"),
             ("protocol", "iw"),
             ("segment", "8MiB"),
@@ -562,6 +606,9 @@ mod tests {
             ("segment", "1MiB"),
             ("protocol", "nfs"),
             ("semantics", "maybe"),
+            ("semantics", "memory"),
+            ("semantics", "memory:0"),
+            ("semantics", "memory:17"),
             ("local", "yes"),
             ("exposure", "soon"),
             ("exposure", "0s"),
@@ -605,6 +652,18 @@ mod tests {
     #[test]
     fn a_new_folder_has_two_copies_and_is_optimistic() {
         let policy = Policy::default();
-        assert_eq!((policy.redundancy, policy.distance_at_commit()), (Redundancy::Replicate(2), 1));
+        assert_eq!(
+            (policy.redundancy, policy.at_commit()),
+            (Redundancy::Replicate(2), Durability::on_disks(1))
+        );
+    }
+
+    #[test]
+    fn what_is_in_memory_is_enough_only_where_the_folder_says_so_and_never_all_that_is_wanted() {
+        let mut policy = Policy { redundancy: Redundancy::Replicate(1), ..Policy::default() };
+        assert!(!policy.may_lack());
+        policy.set("semantics", "memory:2").unwrap();
+        assert_eq!(policy.at_commit(), Durability { distance: 1, in_memory: Some(2) });
+        assert!(policy.may_lack(), "its one copy on a disk follows");
     }
 }

@@ -20,13 +20,13 @@ use stdchk_model::message::handshake::{
 use stdchk_model::message::manager::{
     Attr, BenefactorInfo, BenefactorSecret, BenefactorState, Change, CheckpointSet, ChunkLocations, DirEntry,
     Existing, Exposed, ExposedSet, FileKind, Hold, KeeperInfo, Location, ManagerInfo, ManagerReply,
-    ManagerRequest, MemberInfo, Moment, Pace, PackedMembers, PlacedHost, Placement, PoolStatus, Registration,
-    Sent, SetFate, SetMember, SetState, Space, StoredBlock, Term, VersionInfo, VersionState,
+    ManagerRequest, MemberInfo, MemorySpace, Moment, Pace, PackedMembers, PlacedHost, Placement, PoolStatus,
+    Registration, Sent, SetFate, SetMember, SetState, Space, StoredBlock, Term, VersionInfo, VersionState,
 };
 use stdchk_model::{
-    BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, Code, Encoding, EncodingId, ErrorCode, Failure,
-    Incarnation, Ino, KeyId, MachineId, MapRoot, OpId, Permit, PermitKey, Policy, PoolId, Receipt,
-    ReceiptKey, SessionId, User, cbor,
+    BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, Code, Durability, Encoding, EncodingId, ErrorCode,
+    Failure, Incarnation, Ino, KeyId, MachineId, MapRoot, OpId, Permit, PermitKey, Policy, PoolId, Receipt,
+    ReceiptKey, SessionId, Tier, User, cbor,
 };
 
 const VECTORS: &str = include_str!("../../../docs/protocol-vectors.txt");
@@ -121,6 +121,7 @@ fn registration() -> Registration {
         term: Some(TERM),
         machine: Some(MACHINE),
         labels: labels(),
+        tier: Tier::Memory,
     }
 }
 
@@ -175,6 +176,7 @@ fn info() -> BenefactorInfo {
         pid: 4711,
         silent_ms: 250,
         labels: labels(),
+        tier: Tier::Memory,
     }
 }
 
@@ -223,7 +225,7 @@ fn fate() -> SetFate {
 }
 
 fn exposure() -> Exposed {
-    Exposed { chunks: 14, bytes: 15 << 20, since: Some(1_700_000_000_000_000_003) }
+    Exposed { chunks: 14, bytes: 15 << 20, since: Some(1_700_000_000_000_000_003), in_memory: 21 }
 }
 
 fn hold() -> Hold {
@@ -269,6 +271,13 @@ fn status() -> PoolStatus {
         }],
         chunks_moving: 19,
         chunks_unmovable: 20,
+        memory: MemorySpace {
+            benefactors: 2,
+            donated_bytes: 1 << 34,
+            used_bytes: 1 << 33,
+            free_bytes: 1 << 32,
+            chunks_alone: 21,
+        },
     }
 }
 
@@ -325,7 +334,7 @@ fn requests_of_sessions() -> Vec<ManagerRequest> {
         Q::Locate { chunks: vec![chunk(0xc1), chunk(0xc2)] },
         Q::Benefactors,
         Q::Similar(ino),
-        Q::OpenSession { session, client, ino, distance: Some(2) },
+        Q::OpenSession { session, client, ino, durability: Some(Durability::on_disks(2)) },
         Q::Reserve { session, bytes: 64 << 20, avoid: vec![benefactor] },
         Q::Known { session, chunks: vec![chunk(0xc1)], room_bytes: 16 << 20 },
         Q::Receipts { session, receipts: vec![(benefactor, receipt())] },
@@ -369,7 +378,7 @@ fn requests_of_sessions() -> Vec<ManagerRequest> {
             gid: 100,
             exclusive: false,
             again: Some(ino),
-            distance: Some(3),
+            durability: Some(Durability { distance: 1, in_memory: Some(2) }),
         },
         Q::Settle(session),
         Q::AwaitCopies { ino, hold: hold() },
@@ -444,7 +453,8 @@ fn requests_of_the_pool() -> Vec<ManagerRequest> {
 
 fn manager_replies() -> Vec<ManagerReply> {
     use ManagerReply as R;
-    let place = Location { benefactor: BENEFACTOR, encoding: EncodingId::PLAIN, index: 0 };
+    let place =
+        Location { benefactor: BENEFACTOR, encoding: EncodingId::PLAIN, index: 0, tier: Tier::Memory };
     let revoke = Command::Revoke(vec![MemberId([0x4d; 16])]);
     let deletion = Command::Delete { blocks: vec![block(0xc1)], put_sequence: 1 << 40 };
     let address = "127.0.0.1:7101".to_owned();

@@ -21,7 +21,7 @@ const CHUNKS_PER_QUESTION: usize = LIST_ENTRIES_MAX;
 /// What is left of a chunk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum State {
-    /// It can be read: how many benefactors have to be lost before it can't, and whether a block of it was damaged.
+    /// It can be read: how many benefactors have to be lost before no disk has it, and whether a block of it was damaged.
     Intact { distance: u8, damaged: bool },
     /// Nobody has it intact, but these could not be asked, and have it or may have it.
     Unreachable(Vec<BenefactorId>),
@@ -42,6 +42,8 @@ pub struct Health {
     pub at_risk: u64,
     /// Their plain bytes.
     pub at_risk_bytes: u64,
+    /// Those of them that can be read from memory alone: no disk has enough of them.
+    pub in_memory: u64,
     /// Chunks of which a copy was damaged; counted in `intact` as well if another copy is not.
     pub damaged: u64,
     /// Chunks without a copy that could be read, while a holder could not be reached.
@@ -64,6 +66,7 @@ impl Health {
         let mut text = format!("{} chunks, {} intact", self.chunks, self.intact);
         for (count, what) in [
             (self.at_risk, format!("with {}", redundancy.shortage())),
+            (self.in_memory, "in memory alone".to_owned()),
             (self.damaged, "with a damaged copy".to_owned()),
             (self.unreachable, "out of reach".to_owned()),
             (self.lost, "lost".to_owned()),
@@ -189,10 +192,10 @@ impl<'a> Checker<'a> {
 }
 
 fn state_of(health: &ChunkHealth) -> State {
-    match (health.distance, health.unreachable) {
-        (0, 0) => State::Lost,
-        (0, _) => State::Unreachable(health.away.clone()),
-        (distance, _) => State::Intact { distance, damaged: health.damaged > 0 },
+    match (health.is_readable, health.unreachable) {
+        (true, _) => State::Intact { distance: health.distance, damaged: health.damaged > 0 },
+        (false, 0) => State::Lost,
+        (false, _) => State::Unreachable(health.away.clone()),
     }
 }
 
@@ -210,6 +213,7 @@ fn count(sum: &mut Health, chunk: ChunkRef, state: &State, wanted: u8) {
             sum.intact += 1;
             sum.damaged += u64::from(*damaged);
             sum.at_risk += u64::from(at_risk);
+            sum.in_memory += u64::from(*distance == 0);
             sum.at_risk_bytes += if at_risk { u64::from(chunk.length) } else { 0 };
         }
     }
@@ -231,7 +235,17 @@ mod tests {
 
     fn health(distance: u8, damaged: u32, unreachable: u32) -> ChunkHealth {
         let chunk = ChunkRef { id: ChunkId([1; 32]), length: 10 };
-        ChunkHealth { chunk, distance, damaged, missing: 0, unreachable, away: Vec::new() }
+        let (missing, is_readable, away) = (0, distance > 0, Vec::new());
+        ChunkHealth { chunk, distance, is_readable, damaged, missing, unreachable, away }
+    }
+
+    #[test]
+    fn what_is_in_memory_alone_can_be_read_and_is_at_risk() {
+        let in_memory = ChunkHealth { is_readable: true, ..health(0, 0, 1) };
+        let mut sum = Health::default();
+        count(&mut sum, in_memory.chunk, &state_of(&in_memory), 1);
+        assert_eq!((sum.intact, sum.at_risk, sum.in_memory, sum.unreachable), (1, 1, 1, 0));
+        assert!(sum.is_readable() && sum.summary(Redundancy::Replicate(1)).contains("1 in memory alone"));
     }
 
     #[test]
@@ -243,8 +257,19 @@ mod tests {
         }
         let (intact, at_risk, at_risk_bytes, damaged) = (2, 1, 10, 1);
         let (chunks, bytes, unreachable, lost, away) = (5, 50, 1, 2, BTreeSet::new());
-        let expected =
-            Health { chunks, bytes, intact, at_risk, at_risk_bytes, damaged, unreachable, lost, away };
+        let in_memory = 0;
+        let expected = Health {
+            chunks,
+            bytes,
+            intact,
+            at_risk,
+            at_risk_bytes,
+            in_memory,
+            damaged,
+            unreachable,
+            lost,
+            away,
+        };
         assert_eq!(sum, expected);
         assert_eq!(sum.reason(), "2 of 5 chunks have no intact copy");
     }

@@ -67,11 +67,14 @@ pub struct Exposed {
     /// Since when at the most; `None`: not known, or nothing lacks a copy.
     #[serde(serialize_with = "in_time_if_known")]
     pub since: Option<TimeNs>,
+    /// Those chunks that can be read from memory alone.
+    pub in_memory: u64,
 }
 
 impl From<manager::Exposed> for Exposed {
     fn from(exposed: manager::Exposed) -> Self {
-        Self { chunks: exposed.chunks, bytes: exposed.bytes, since: exposed.since }
+        let manager::Exposed { chunks, bytes, since, in_memory } = exposed;
+        Self { chunks, bytes, since, in_memory }
     }
 }
 
@@ -195,7 +198,12 @@ impl Found {
             state: set.state,
             checked: depth == Depth::Read,
             committed_at: set.committed_at,
-            exposed: Exposed { chunks: health.at_risk, bytes: health.at_risk_bytes, since },
+            exposed: Exposed {
+                chunks: health.at_risk,
+                bytes: health.at_risk_bytes,
+                since,
+                in_memory: health.in_memory,
+            },
             members: set.members.iter().map(Member::from).collect(),
             passed_over,
             chunks: health.chunks,
@@ -349,6 +357,7 @@ async fn verified(
                 all.chunks += health.chunks;
                 all.at_risk += health.at_risk;
                 all.at_risk_bytes += health.at_risk_bytes;
+                all.in_memory += health.in_memory;
             }
             Ok((_, health)) => {
                 return Ok(refuse(code_of(&health), damage(member, &health.reason()), health.away));

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use stdchk_model::message::benefactor::{OwnerWish, StorageState};
 use stdchk_model::message::manager::{
-    self, BenefactorInfo, BenefactorState, KeeperInfo, ManagerInfo, PoolStatus, Space,
+    self, BenefactorInfo, BenefactorState, KeeperInfo, ManagerInfo, MemorySpace, PoolStatus, Space,
 };
-use stdchk_model::size;
+use stdchk_model::{Tier, size};
 
 use crate::error::{About, Result};
 use crate::pool::Pool;
@@ -109,6 +109,8 @@ pub struct BenefactorStatus {
     pub silent_ms: u64,
     /// What its owner says of where it stands.
     pub labels: BTreeMap<String, String>,
+    /// Where it keeps blocks: what is in memory is lost with the machine and counts for nothing.
+    pub tier: Tier,
 }
 
 /// A machine is said to go soon.
@@ -155,6 +157,8 @@ pub struct ExposedSet {
     pub bytes: u64,
     /// When the oldest of them was committed.
     pub since: Option<String>,
+    /// Those chunks that can be read from memory alone.
+    pub in_memory: u64,
 }
 
 /// All that is known of a pool's state.
@@ -168,8 +172,10 @@ pub struct Status {
     pub manager: ManagerState,
     /// All benefactors that have not been given up.
     pub benefactors: Vec<BenefactorStatus>,
-    /// Space of those that are on-line.
+    /// Space on the disks of those that are on-line.
     pub space: Space,
+    /// What there is in memory, which is no part of the space.
+    pub memory: MemorySpace,
     /// Bytes before and after deduplication and coding.
     pub savings: Savings,
     /// Open sessions.
@@ -286,6 +292,7 @@ impl Status {
             },
             benefactors: status.benefactors.iter().map(benefactor).collect(),
             space: status.space,
+            memory: status.memory,
             savings: Savings { logical_bytes, unique_bytes, stored_bytes: status.stored_bytes, ratio },
             sessions: status.sessions,
             versions: status.versions,
@@ -339,6 +346,7 @@ fn exposed_set(set: &manager::ExposedSet) -> ExposedSet {
         chunks: set.exposed.chunks,
         bytes: set.exposed.bytes,
         since: set.exposed.since.map(time_exact),
+        in_memory: set.exposed.in_memory,
     }
 }
 
@@ -368,6 +376,7 @@ fn benefactor(info: &BenefactorInfo) -> BenefactorStatus {
         clients: info.load.clients,
         silent_ms: info.silent_ms,
         labels: info.labels.iter().cloned().collect(),
+        tier: info.tier,
     }
 }
 
@@ -518,6 +527,7 @@ mod tests {
             pid: 1,
             silent_ms: 0,
             labels: Vec::new(),
+            tier: Tier::Disk,
         };
         PoolStatus { benefactors: states.iter().enumerate().map(info).collect(), ..PoolStatus::default() }
     }

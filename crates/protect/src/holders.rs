@@ -6,11 +6,15 @@
 //! that may be less than the truth, never more. Blocks of different encodings
 //! don't add up, since they may lie at the same benefactors: the best encoding counts. Copies suffice alone, however
 //! they were compressed, so all copies are one.
+//!
+//! What lies in memory counts for nothing in any of this: not for the distance, nor for what is missing, nor for what else is too much. It
+//! is asked for by name, where it matters: whether a chunk can be read ([`is_readable`]), whether it is enough for a commit ([`suffices`]), and
+//! as what blocks are made from ([`plan`]). So nobody can take memory for a disk by leaving something out.
 
 use std::collections::HashSet;
 
 use stdchk_model::message::manager::Location;
-use stdchk_model::{BenefactorId, EncodingId};
+use stdchk_model::{BenefactorId, Durability, EncodingId, Tier};
 
 /// A block at a benefactor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,11 +25,14 @@ pub struct Held {
     pub encoding: EncodingId,
     /// Which block of the encoding.
     pub index: u8,
+    /// Where the benefactor keeps it.
+    pub tier: Tier,
 }
 
 impl From<&Location> for Held {
     fn from(location: &Location) -> Self {
-        Self { benefactor: location.benefactor, encoding: location.encoding, index: location.index }
+        let Location { benefactor, encoding, index, tier } = *location;
+        Self { benefactor, encoding, index, tier }
     }
 }
 
@@ -51,8 +58,50 @@ fn count_together(one: EncodingId, other: EncodingId) -> bool {
     one == other || one.code.is_copy() && other.code.is_copy()
 }
 
-/// How many benefactors have to be lost before a chunk is of which these blocks are there; 0: it is lost.
+/// Whether a chunk can be read of which these blocks are there.
+pub fn is_readable_at<'a>(locations: impl IntoIterator<Item = &'a Location, IntoIter: Clone>) -> bool {
+    is_readable(locations.into_iter().map(Held::from))
+}
+
+/// Whether a chunk of which these blocks are there is as safe as a commit needs it.
+pub fn suffices_at<'a>(
+    locations: impl IntoIterator<Item = &'a Location, IntoIter: Clone>,
+    needed: Durability,
+) -> bool {
+    suffices(locations.into_iter().map(Held::from), needed)
+}
+
+/// How many benefactors have to be lost before a chunk is of which these blocks are there; 0: no disk has enough to read it.
 pub fn distance(held: impl Iterator<Item = Held> + Clone) -> u8 {
+    steps_to_loss(held.filter(on_disk))
+}
+
+/// Whether a chunk can be read of which these blocks are there, wherever they lie.
+pub fn is_readable(held: impl Iterator<Item = Held> + Clone) -> bool {
+    steps_to_loss(held) > 0
+}
+
+/// Different benefactors that have a copy of a chunk in memory.
+pub fn copies_in_memory(held: impl Iterator<Item = Held> + Clone) -> u8 {
+    copies(held.filter(|block| !on_disk(block)))
+}
+
+/// Whether a chunk of which these blocks are there is as safe as a commit needs it.
+pub fn suffices(held: impl Iterator<Item = Held> + Clone, needed: Durability) -> bool {
+    distance(held.clone()) >= needed.distance
+        || needed.in_memory.is_some_and(|hosts| copies_in_memory(held) >= hosts.max(1))
+}
+
+fn on_disk(block: &Held) -> bool {
+    block.tier == Tier::Disk
+}
+
+fn on_disks(held: &[Held]) -> Vec<Held> {
+    held.iter().filter(|block| on_disk(block)).copied().collect()
+}
+
+/// How many benefactors have to be lost before a chunk is of which there are these blocks and no others.
+fn steps_to_loss(held: impl Iterator<Item = Held> + Clone) -> u8 {
     let mut best = copies(held.clone());
     for (at, block) in held.clone().enumerate().filter(|(_, block)| !block.encoding.code.is_copy()) {
         let is_first = held.clone().take(at).all(|earlier| earlier.encoding != block.encoding);
@@ -146,7 +195,7 @@ pub fn plan_at(
         return None;
     }
     debug_assert!(hosts.is_none_or(<[_]>::is_sorted), "hosts come in the order of their numbers");
-    let mut counted = counted.to_vec();
+    let mut counted = on_disks(counted);
     // Who can take nothing is paired with a fragment first, so that those who can are left over.
     let is_one = |id: &BenefactorId| hosts.is_some_and(|hosts| hosts.binary_search(id).is_ok());
     counted.sort_by_key(|block| is_one(&block.benefactor));
@@ -203,9 +252,10 @@ fn ways(readable: &[Held], counted: &[Held], wanted: u8) -> Vec<Way> {
 /// Benefactors to which further blocks of an encoding must not go, for what they have counts together with these: those that
 /// have a copy, or were paired with a fragment. Those that stand first in `held` are among them if they can be.
 pub fn taken(held: &[Held], encoding: EncodingId) -> Vec<BenefactorId> {
+    let held = on_disks(held);
     let counted = match encoding.code.is_copy() {
-        true => held.iter().filter(|block| block.encoding.code.is_copy()).copied().collect(),
-        false => paired(held.iter().copied(), encoding),
+        true => held.into_iter().filter(|block| block.encoding.code.is_copy()).collect(),
+        false => paired(held.into_iter(), encoding),
     };
     counted.into_iter().map(|block| block.benefactor).collect()
 }
@@ -214,6 +264,7 @@ pub fn taken(held: &[Held], encoding: EncodingId) -> Vec<BenefactorId> {
 /// allows: first those that nobody has, then those that share their benefactor with another. Copies, of whatever codec,
 /// are all alike.
 pub fn missing(held: &[Held], encoding: EncodingId, wanted: u8) -> Vec<u8> {
+    let held = on_disks(held);
     let own = held.iter().copied();
     if encoding.code.is_copy() {
         return vec![0; usize::from(wanted.saturating_sub(copies(own)))];
@@ -226,14 +277,14 @@ pub fn missing(held: &[Held], encoding: EncodingId, wanted: u8) -> Vec<u8> {
     absent.chain(all.filter(is_shared)).take(need).collect()
 }
 
-/// Which of the blocks that surely are there, `certain`, can go so that the others alone keep the distance `wanted`: copies before
-/// fragments, which are smaller, and those that stand first, as far as possible. Where a single copy suffices, fragments go first: they
+/// Which of the blocks that surely are there, `certain`, can go so that the others alone keep the distance `wanted`: what lies in memory
+/// before all else, copies before fragments, which are smaller, and those that stand first, as far as possible. Where a single copy suffices, fragments go first: they
 /// take as much space together, and each of several benefactors could lose them. Nothing goes while the others don't reach `wanted`.
 pub fn surplus(certain: &[Held], wanted: u8) -> Vec<Held> {
     let mut kept: Vec<Held> = certain.to_vec();
     let mut gone = Vec::new();
     let mut first: Vec<&Held> = certain.iter().collect();
-    first.sort_by_key(|block| block.encoding.code.is_copy() == (wanted == 1));
+    first.sort_by_key(|block| (on_disk(block), block.encoding.code.is_copy() == (wanted == 1)));
     for block in first {
         let others = kept.iter().filter(|other| *other != block).copied();
         if wanted > 0 && distance(others.clone()) >= wanted {

@@ -17,4 +17,7 @@ pub mod seal;
 
 pub use assembly::{Assembly, BadFragments, Gathered, Remaking};
 pub use blocks::{Blocks, genuine};
-pub use holders::{Held, Plan, distance, distance_at, missing, plan, plan_at, surplus, taken};
+pub use holders::{
+    Held, Plan, copies_in_memory, distance, distance_at, is_readable, is_readable_at, missing, plan, plan_at,
+    suffices, suffices_at, surplus, taken,
+};

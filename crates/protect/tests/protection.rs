@@ -12,9 +12,10 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use proptest::prelude::*;
 use stdchk_model::limits::CODE_BLOCKS_MAX;
-use stdchk_model::{BenefactorId, ChunkId, ChunkRef, Code, EncodingId};
+use stdchk_model::{BenefactorId, ChunkId, ChunkRef, Code, Durability, EncodingId, Tier};
 use stdchk_protect::{
-    Assembly, BadFragments, Blocks, Gathered, Held, Plan, Remaking, distance, genuine, plan, plan_at, surplus,
+    Assembly, BadFragments, Blocks, Gathered, Held, Plan, Remaking, copies_in_memory, distance, genuine,
+    missing, plan, plan_at, suffices, surplus, taken,
 };
 use stdchk_reduce::{Compressor, Effort};
 
@@ -192,12 +193,24 @@ fn encoding(code: Code, number: u8) -> EncodingId {
     EncodingId { code, tag: [number; 16] }
 }
 
+/// Benefactors that keep blocks in memory.
+const IN_MEMORY: std::ops::Range<u32> = 50..53;
+
+fn held_at(benefactor: u32, encoding: EncodingId, index: u8) -> Held {
+    let tier = if IN_MEMORY.contains(&benefactor) { Tier::Memory } else { Tier::Disk };
+    Held { benefactor: BenefactorId(benefactor), encoding, index, tier }
+}
+
+fn on_disks(held: &[Held]) -> Vec<Held> {
+    held.iter().filter(|block| block.tier == Tier::Disk).copied().collect()
+}
+
 fn held() -> impl Strategy<Value = Vec<Held>> {
     let codes = [Code::COPY, Code::COPY, Code::erasure(2, 1).unwrap(), Code::erasure(3, 2).unwrap()];
-    let one = (0..7u32, 0..codes.len(), 0..5u8).prop_map(move |(benefactor, of, index)| {
+    let benefactor = prop_oneof![4 => 0..7u32, 1 => IN_MEMORY];
+    let one = (benefactor, 0..codes.len(), 0..5u8).prop_map(move |(benefactor, of, index)| {
         let code = codes[of];
-        let encoding = encoding(code, u8::try_from(of).unwrap());
-        Held { benefactor: BenefactorId(benefactor), encoding, index: index % code.blocks() }
+        held_at(benefactor, encoding(code, u8::try_from(of).unwrap()), index % code.blocks())
     });
     proptest::collection::vec(one, 0..9)
 }
@@ -233,9 +246,42 @@ proptest! {
 
     #[test]
     fn a_distance_is_never_larger_than_the_losses_that_it_takes(held in held()) {
-        let (told, truth) = (distance_of(&held), true_distance(&held));
+        let (told, truth) = (distance_of(&held), true_distance(&on_disks(&held)));
         prop_assert!(told <= truth, "{told} > {truth}");
         prop_assert_eq!(told > 0, truth > 0, "what can be read is not called lost, nor the other way round");
+        prop_assert_eq!(stdchk_protect::is_readable(held.iter().copied()), is_readable(&held));
+    }
+
+    #[test]
+    fn what_lies_in_memory_changes_nothing_of_what_is_counted_missing_or_kept(
+        held in held(),
+        wanted in 0..5u8,
+        away in 0..8u32,
+    ) {
+        let disks = on_disks(&held);
+        prop_assert_eq!(distance_of(&held), distance_of(&disks));
+        for encoding in held.iter().map(|block| block.encoding).chain([EncodingId::PLAIN]) {
+            prop_assert_eq!(missing(&held, encoding, wanted), missing(&disks, encoding, wanted));
+            prop_assert_eq!(taken(&held, encoding), taken(&disks, encoding));
+        }
+        let readable: Vec<Held> = held.iter().filter(|block| block.benefactor.0 != away).copied().collect();
+        prop_assert_eq!(plan(&readable, &held, wanted), plan(&readable, &disks, wanted));
+        let gone = surplus(&held, wanted);
+        let is_enough = wanted > 0 && distance_of(&disks) >= wanted;
+        prop_assert!(held.iter().all(|block| block.tier == Tier::Disk || gone.contains(block) == is_enough));
+        prop_assert_eq!(on_disks(&gone), surplus(&disks, wanted));
+    }
+
+    #[test]
+    fn a_commit_is_content_with_memory_only_if_it_says_so(held in held(), distance in 1..4u8, hosts in 1..4u8) {
+        let copies = held.iter().filter(|block| block.tier == Tier::Memory && block.encoding.code.is_copy());
+        let in_memory = copies.map(|block| block.benefactor).collect::<BTreeSet<_>>().len();
+        prop_assert_eq!(usize::from(copies_in_memory(held.iter().copied())), in_memory);
+        let suffices = |needed| suffices(held.iter().copied(), needed);
+        let on_disks = distance_of(&held) >= distance;
+        prop_assert_eq!(suffices(Durability::on_disks(distance)), on_disks);
+        let either = Durability { distance, in_memory: Some(hosts) };
+        prop_assert_eq!(suffices(either), on_disks || in_memory >= usize::from(hosts));
     }
 
     #[test]
@@ -286,7 +332,7 @@ fn carried_out(plan: &Plan, held: &[Held], hosts: impl Iterator<Item = u32>) -> 
             Some(index) => (plan.from[0].encoding, *index),
             None => (encoding(Code::COPY, 77), 0),
         };
-        Held { benefactor, encoding, index }
+        held_at(benefactor.0, encoding, index)
     };
     let free = hosts.map(BenefactorId).filter(|host| !plan.taken.contains(host));
     held.iter().copied().chain(free.zip(&plan.make).map(made)).collect()
@@ -305,7 +351,7 @@ fn best_distance(readable: &[Held], held: &[Held], hosts: &[u32]) -> u8 {
             let digit = |at: usize| number / choices.pow(at as u32) % choices;
             let block = |(at, host): (usize, &u32)| {
                 let index = digit(at).checked_sub(1)? as u8;
-                Some(Held { benefactor: BenefactorId(*host), encoding, index })
+                Some(held_at(*host, encoding, index))
             };
             let after: Vec<Held> =
                 held.iter().copied().chain(hosts.iter().enumerate().filter_map(block)).collect();
@@ -319,7 +365,7 @@ fn best_distance(readable: &[Held], held: &[Held], hosts: &[u32]) -> u8 {
 #[test]
 fn copies_stand_in_for_fragments_that_there_are_too_few_benefactors_for() {
     let wide = encoding(Code::erasure(6, 2).unwrap(), 5);
-    let at = |benefactor: u32, index| Held { benefactor: BenefactorId(benefactor), encoding: wide, index };
+    let at = |benefactor: u32, index| held_at(benefactor, wide, index);
     let held: Vec<Held> = (0..8u8).map(|index| at(u32::from(index) % 3, index)).collect();
     let all: Vec<BenefactorId> = (0..20).map(BenefactorId).collect();
     assert_eq!(distance_of(&held), 1);
@@ -333,7 +379,7 @@ fn copies_stand_in_for_fragments_that_there_are_too_few_benefactors_for() {
 #[test]
 fn copies_go_before_the_fragments_that_are_enough() {
     let code = encoding(Code::erasure(3, 2).unwrap(), 5);
-    let block = |benefactor, encoding, index| Held { benefactor: BenefactorId(benefactor), encoding, index };
+    let block = held_at;
     let fragments: Vec<Held> = (0..5u8).map(|index| block(u32::from(index), code, index)).collect();
     let copies: Vec<Held> = (0..3).map(|benefactor| block(benefactor, EncodingId::PLAIN, 0)).collect();
     let all = |fragments: &[Held]| [fragments, &copies].concat();
@@ -356,7 +402,7 @@ fn copies_go_before_the_fragments_that_are_enough() {
 #[test]
 fn a_benefactor_whose_fragment_another_one_has_too_can_take_one_that_is_lost() {
     let code = encoding(Code::erasure(3, 2).unwrap(), 5);
-    let at = |benefactor: u32, index| Held { benefactor: BenefactorId(benefactor), encoding: code, index };
+    let at = |benefactor: u32, index| held_at(benefactor, code, index);
     let held = [at(1, 1), at(2, 2), at(3, 3), at(4, 4), at(5, 4)];
     let hosts: Vec<BenefactorId> = (1..6).map(BenefactorId).collect();
     let plan = plan_at(&held, &held, 3, Some(&hosts)).unwrap();

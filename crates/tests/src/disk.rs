@@ -64,6 +64,10 @@ impl Disk {
         command.args(namespaces);
         command.arg(&directory).arg(mebibytes.to_string()).arg(binary()).args(["benefactor", "run"]);
         command.arg(directory.join("pool")).args(more);
+        if !more.contains(&"--tier") {
+            // It stands for a disk, whatever it lies on.
+            command.args(["--tier", "disk"]);
+        }
         // Nobody else sees the disk, and with it a socket on it.
         command.args(["--listen", &format!("unix:{}", pool.path(&format!("{name}.sock")).display())]);
         pool.apply_to(&mut command);

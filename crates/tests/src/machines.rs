@@ -256,8 +256,19 @@ impl Machines {
         self.ok(1, &["pool", "init", "--listen", &manager]);
         for machine in 2..benefactors + 2 {
             let token = self.token("benefactor");
-            let join =
-                ["benefactor", "join", &manager, "--token", &token, "--donate", donate, "--floor", "1MiB"];
+            let join = [
+                "benefactor",
+                "join",
+                &manager,
+                "--token",
+                &token,
+                "--donate",
+                donate,
+                "--floor",
+                "1MiB",
+                "--tier",
+                "disk",
+            ];
             // They all have one disk, and each would take the work of the others for its owner's.
             self.ok(machine, &[&join[..], &["--load-limit", "0"]].concat());
         }

@@ -387,7 +387,7 @@ impl Client {
             gid: owner,
             exclusive: false,
             again: None,
-            distance: None,
+            durability: None,
         };
         match self.ask(request).await? {
             ManagerReply::Session { .. } => Ok(()),

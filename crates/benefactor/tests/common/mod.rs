@@ -13,7 +13,7 @@ use stdchk_model::message::handshake::Role;
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, Term};
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkRef, Encoding, EncodingId, ErrorCode, Failure, Permit, PermitKey,
-    PoolId, Receipt, ReceiptKey,
+    PoolId, Receipt, ReceiptKey, Tier,
 };
 use stdchk_net::server::Host;
 use stdchk_net::transport::unix_address;
@@ -201,7 +201,8 @@ pub struct Running {
 pub fn config(directory: &Path, manager: &str) -> Config {
     let listen = unix_address(&directory.join("socket"));
     let config = Config::new(directory.to_owned(), manager.to_owned(), listen, 4 << 30);
-    Config { floor_bytes: 0, heartbeat: Duration::from_millis(20), scrub_bytes_per_second: 0, ..config }
+    let (tier, heartbeat) = (Some(Tier::Disk), Duration::from_millis(20));
+    Config { floor_bytes: 0, tier, heartbeat, scrub_bytes_per_second: 0, ..config }
 }
 
 pub async fn connect(directory: &Path) -> Arc<Connection> {

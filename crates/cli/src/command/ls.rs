@@ -142,7 +142,11 @@ fn remark(set: &Set) -> String {
         (packed, all) => vec![format!("{packed} of {all} files aggregated")],
     };
     if let Some(exposed) = set.exposed.as_ref().filter(|exposed| exposed.chunks > 0) {
-        remarks.push(format!("{} chunks lack a copy", exposed.chunks));
+        let in_memory = match exposed.in_memory {
+            0 => String::new(),
+            chunks => format!(", {chunks} of them are in memory alone"),
+        };
+        remarks.push(format!("{} chunks lack a copy{in_memory}", exposed.chunks));
     }
     if set.sealed {
         remarks.push("sealed".to_owned());

@@ -167,6 +167,7 @@ fn print_figures(report: &Status) -> Outcome {
         size::human(space.free_bytes),
         size::human(space.reserved_bytes)
     ))?;
+    print_memory(report)?;
     let ratio = savings.ratio.map(|ratio| format!(" (1/{ratio:.2})")).unwrap_or_default();
     output::line(format_args!(
         "content   {} in {} versions, {} distinct{ratio}, {} stored with all copies",
@@ -183,6 +184,22 @@ fn print_figures(report: &Status) -> Outcome {
     print_exposed(report)?;
     print_recovery(&report.recovery)?;
     output::line(format_args!("sessions  {} open", report.sessions))
+}
+
+/// What there is in memory, if any benefactor keeps blocks there.
+fn print_memory(report: &Status) -> Outcome {
+    let memory = &report.memory;
+    if memory.benefactors == 0 && memory.chunks_alone == 0 {
+        return Ok(());
+    }
+    output::line(format_args!(
+        "memory    {} of {} used at {}, {} free; {} chunks are in memory alone",
+        size::human(memory.used_bytes),
+        size::human(memory.donated_bytes),
+        output::count(memory.benefactors, "benefactor"),
+        size::human(memory.free_bytes),
+        memory.chunks_alone
+    ))
 }
 
 /// What would come back if the manager's disk were lost.
@@ -218,7 +235,11 @@ fn print_exposed(report: &Status) -> Outcome {
         };
         let since = set.since.as_ref().map(|since| format!(", since {since}")).unwrap_or_default();
         let size = size::human(set.bytes);
-        output::line(format_args!("          {what}: {} chunks ({size}){since}", set.chunks))?;
+        let in_memory = match set.in_memory {
+            0 => String::new(),
+            chunks => format!(", {chunks} of them in memory alone"),
+        };
+        output::line(format_args!("          {what}: {} chunks ({size}){in_memory}{since}", set.chunks))?;
     }
     Ok(())
 }
@@ -229,13 +250,24 @@ fn labels(entry: &BenefactorStatus) -> String {
 }
 
 fn print_benefactors(report: &Status) -> Outcome {
-    let columns =
-        ["benefactor", "state", ">load", "address", ">process", ">used", ">donated", ">free", "labels"];
+    let columns = [
+        "benefactor",
+        "state",
+        "tier",
+        ">load",
+        "address",
+        ">process",
+        ">used",
+        ">donated",
+        ">free",
+        "labels",
+    ];
     let mut table = Table::new(&columns);
     for entry in &report.benefactors {
         table.row([
             format!("b{}", entry.id),
             state_word(entry),
+            entry.tier.to_string(),
             entry.busy_percent.map_or("-".to_owned(), |percent| format!("{percent} %")),
             entry.address.clone(),
             entry.pid.to_string(),

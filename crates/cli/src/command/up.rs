@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use stdchk_benefactor::is_in_memory;
 use stdchk_client::Pool;
 use stdchk_manager::AUTHORITY;
 use stdchk_model::message::handshake;
@@ -16,7 +17,7 @@ use stdchk_net::data_dir::{self, DataDirError};
 use stdchk_net::{Authority, Keys};
 use tokio::runtime::Runtime;
 
-use super::benefactor::terms::{Terms, TermsArguments};
+use super::benefactor::terms::{Terms, TermsArguments, TierTerm};
 use super::pool::about_keys;
 use crate::context::Context;
 use crate::exit::{CommandError, Exit, Outcome};
@@ -424,6 +425,12 @@ fn report(home: &Home, record: &PoolRecord, started: &Started<'_>, quiet: bool) 
             size::human(each.saturating_mul(count as u64)),
             size::human(disk.free_bytes),
             size::human(record.floor_bytes)
+        ))?;
+    }
+    let is_trial = record.manager.is_none() && record.terms.tier != TierTerm::Memory;
+    if count > 0 && is_trial && is_in_memory(home.path()).unwrap_or(false) {
+        output::line(format_args!(
+            "  memory      {data} lies in memory: all that is stored there is lost with this machine"
         ))?;
     }
     if left > 0 {

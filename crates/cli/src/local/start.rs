@@ -16,6 +16,7 @@ use stdchk_net::Retry;
 use super::home::{Home, PoolRecord, Role};
 use super::process::ProcessRecord;
 use crate::command::benefactor::LISTEN_DEFAULT;
+use crate::command::benefactor::terms::TierTerm;
 use crate::exit::{About, CommandError, Exit, Outcome};
 use crate::settings::Settings;
 
@@ -210,6 +211,10 @@ pub fn arguments(home: &Home, record: &PoolRecord, role: Role, settings: &Settin
             add(&["benefactor", "run", "--listen", &listen, "--manager", manager]);
             add(&["--donate", &donate, "--floor", &floor]);
             record.terms.arguments().iter().for_each(|word| add(&[word]));
+            if record.manager.is_none() && record.terms.tier == TierTerm::Auto {
+                // A pool for trial may lie in a `/tmp` in memory: with nothing that counts it could store nothing.
+                add(&["--tier", "disk"]);
+            }
             if record.benefactors > 1 && record.terms.load_limit_percent.is_none() {
                 // On one disk each would take the work of the others for the owner's.
                 add(&["--load-limit", "0"]);

@@ -215,7 +215,7 @@ fn a_pool_can_be_made_of_roles_in_the_foreground() {
     let spawn = |arguments: &[&str]| command(arguments).stderr(Stdio::null()).spawn().unwrap();
     let mut roles = vec![spawn(&["manager", "run", &manager])];
     let access = ["--manager", &address];
-    let join = ["benefactor", "run", &benefactor, "--donate", "64MiB", "--floor", "1MiB"];
+    let join = ["benefactor", "run", &benefactor, "--donate", "64MiB", "--floor", "1MiB", "--tier", "disk"];
     roles.push(spawn(&[&join[..], &access].concat()));
     let status = || outcome(command(&[&["status", "--json"], &access[..]].concat()));
     wait_until("the pool is healthy", || status().code == 0 && status().json()["health"] == "healthy");

@@ -48,7 +48,7 @@ fn labels_are_kept_in_the_folder_and_shown_until_others_are_given() {
     let access = ["--manager", address.as_str()];
     let spawn = |arguments: &[&str]| command(arguments).stderr(Stdio::null()).spawn().unwrap();
     let mut serving = spawn(&["manager", "run", &manager]);
-    let run = ["benefactor", "run", &benefactor, "--donate", "64MiB", "--floor", "1MiB"];
+    let run = ["benefactor", "run", &benefactor, "--donate", "64MiB", "--floor", "1MiB", "--tier", "disk"];
     let refused = outcome(command(&[&run[..], &access, &["--label", "rack=a b"]].concat()));
     assert!(refused.code == 2 && refused.stderr.contains("rack=a b"), "{refused:?}");
     let first = || {

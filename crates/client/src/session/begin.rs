@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use stdchk_model::message::manager::{Change, ManagerReply, ManagerRequest};
-use stdchk_model::{ErrorCode, Failure, Ino, KeyId, OpId, Policy, SessionId};
+use stdchk_model::{Durability, ErrorCode, Failure, Ino, KeyId, OpId, Policy, SessionId};
 
 use super::Session;
 use crate::map_view::MapView;
@@ -30,10 +30,10 @@ pub struct NewFile {
 pub(super) struct Made(NewFile);
 
 impl Made {
-    fn request(&self, session: SessionId, pool: &Inner, again: Option<(Ino, u8)>) -> ManagerRequest {
+    fn request(&self, session: SessionId, pool: &Inner, again: Option<(Ino, Durability)>) -> ManagerRequest {
         let NewFile { parent, name, mode, uid, gid, exclusive } = self.0.clone();
-        let (client, (again, distance)) = (pool.client, again.unzip());
-        ManagerRequest::Create { session, client, parent, name, mode, uid, gid, exclusive, again, distance }
+        let (client, (again, durability)) = (pool.client, again.unzip());
+        ManagerRequest::Create { session, client, parent, name, mode, uid, gid, exclusive, again, durability }
     }
 }
 
@@ -65,10 +65,10 @@ impl Session {
     /// Opens the session again. A file that the manager has forgotten, since it was made and nothing more, is made again.
     pub(super) async fn open_again(&self) -> Result<(), Failure> {
         let (session, client, ino) = (self.id, self.pool.client, self.ino());
-        let distance = self.policy.distance_at_commit();
+        let durability = self.policy.at_commit();
         let again =
-            self.made.lock().as_ref().map(|made| made.request(session, &self.pool, Some((ino, distance))));
-        let opened = ManagerRequest::OpenSession { session, client, ino, distance: Some(distance) };
+            self.made.lock().as_ref().map(|made| made.request(session, &self.pool, Some((ino, durability))));
+        let opened = ManagerRequest::OpenSession { session, client, ino, durability: Some(durability) };
         let opened = self.pool.manager.ask(&opened).await;
         let opened = match (opened, again) {
             (Err(failure), Some(again)) if failure.code == ErrorCode::NotFound => {
@@ -104,7 +104,7 @@ impl Session {
 
     pub(crate) async fn open(pool: &Arc<Inner>, ino: Ino) -> Result<Arc<Self>, Failure> {
         let (session, client) = (SessionId(crate::random()?), pool.client);
-        let request = ManagerRequest::OpenSession { session, client, ino, distance: None };
+        let request = ManagerRequest::OpenSession { session, client, ino, durability: None };
         Self::open_as(pool, session, request, false).await
     }
 
@@ -116,7 +116,7 @@ impl Session {
         kept: Option<KeyId>,
     ) -> Result<Arc<Self>, Failure> {
         let (session, client) = (SessionId(crate::random()?), pool.client);
-        let request = ManagerRequest::OpenSession { session, client, ino, distance: None };
+        let request = ManagerRequest::OpenSession { session, client, ino, durability: None };
         pool.attend().await?;
         let opened = pool.manager.ask(&request).await?;
         Self::begin(pool, session, opened, false, kept).await
@@ -125,7 +125,7 @@ impl Session {
     /// A session on a file of which nothing is kept. What it had is read as far as it can be, to be found again.
     pub(crate) async fn replace(pool: &Arc<Inner>, ino: Ino) -> Result<Arc<Self>, Failure> {
         let (session, client) = (SessionId(crate::random()?), pool.client);
-        let request = ManagerRequest::OpenSession { session, client, ino, distance: None };
+        let request = ManagerRequest::OpenSession { session, client, ino, durability: None };
         let session = Self::open_as(pool, session, request, true).await?;
         session.truncate(0).await?;
         Ok(session)

@@ -7,8 +7,8 @@ use std::sync::Weak;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use stdchk_model::message::manager::Location;
-use stdchk_model::{BenefactorId, BlockId, ChunkId, ChunkRef, Receipt};
-use stdchk_protect::distance_at;
+use stdchk_model::{BenefactorId, BlockId, ChunkId, ChunkRef, Durability, Receipt};
+use stdchk_protect::{is_readable_at, suffices_at};
 
 use super::pieces::collect;
 use super::sealed::Sealed;
@@ -63,15 +63,15 @@ struct Entry {
 }
 
 impl Entry {
-    /// How far from loss the chunk is by the receipts that there are.
-    fn secured(&self) -> u8 {
+    /// Whether the chunk is as safe as a commit needs it by the receipts that there are.
+    fn is_secured(&self, needed: Durability) -> bool {
         let secured = self.places.iter().filter(|place| place.secured);
-        distance_at(secured.map(|place| &place.at))
+        suffices_at(secured.map(|place| &place.at), needed)
     }
 
-    /// How far from loss it is if all places are what they seem.
-    fn distance(&self) -> u8 {
-        distance_at(self.at())
+    /// Whether it is if all places are what they seem.
+    fn suffices(&self, needed: Durability) -> bool {
+        suffices_at(self.at(), needed)
     }
 
     fn at(&self) -> impl Iterator<Item = &Location> + Clone + '_ {
@@ -101,7 +101,7 @@ impl Table {
     }
 }
 
-/// A chunk that is nearer to loss than a commit wants it, with its bytes if they are still at hand.
+/// A chunk that is not as safe as a commit wants it, with its bytes if they are still at hand.
 pub(super) struct Lacking {
     pub(super) chunk: ChunkRef,
     pub(super) bytes: Option<Bytes>,
@@ -199,16 +199,15 @@ impl Chunks {
         table.receipts.extend(receipt.map(|receipt| (at.benefactor, receipt)));
     }
 
-    /// Blocks of those of `needed` that are nearer to loss than `wanted` by the receipts that there are, by those who could give
-    /// one.
+    /// Blocks of those of `needed` that are not as safe as is `wanted` by the receipts that there are, by those who could give one.
     pub(super) fn unsecured(
         &self,
         needed: &HashSet<ChunkId>,
-        wanted: u8,
+        wanted: Durability,
     ) -> HashMap<BenefactorId, Vec<BlockId>> {
         let mut unsecured: HashMap<BenefactorId, Vec<BlockId>> = HashMap::new();
         for (id, entry) in self.table.lock().entries.iter().filter(|(id, _)| needed.contains(*id)) {
-            if entry.secured() < wanted {
+            if !entry.is_secured(wanted) {
                 for place in entry.places.iter().filter(|place| !place.secured) {
                     unsecured.entry(place.at.benefactor).or_default().push(place.at.block(*id));
                 }
@@ -271,16 +270,16 @@ impl Chunks {
         let table = self.table.lock();
         let lost = |entry: &Entry| {
             let others = entry.at().filter(|at| at.benefactor != benefactor);
-            distance_at(others) == 0 && !entry.origin.is_at_hand()
+            !is_readable_at(others) && !entry.origin.is_at_hand()
         };
         blocks.iter().filter_map(|block| table.entries.get(&block.chunk)).any(lost)
     }
 
-    /// Those of `needed` that are nearer to loss than `wanted` and that nobody is storing.
-    pub(super) fn lacking(&self, needed: &HashSet<ChunkId>, wanted: u8) -> Vec<Lacking> {
+    /// Those of `needed` that are not as safe as is `wanted` and that nobody is storing.
+    pub(super) fn lacking(&self, needed: &HashSet<ChunkId>, wanted: Durability) -> Vec<Lacking> {
         let table = self.table.lock();
         let entries = table.entries.iter().filter(|(id, _)| needed.contains(*id)).map(|(_, entry)| entry);
-        let near = entries.filter(|entry| !entry.storing && entry.distance() < wanted);
+        let near = entries.filter(|entry| !entry.storing && !entry.suffices(wanted));
         let lacking = |entry: &Entry| Lacking {
             chunk: entry.chunk,
             bytes: entry.origin.bytes(),
@@ -334,12 +333,14 @@ fn names(receipt: &Receipt) -> HashSet<BlockId> {
 #[cfg(test)]
 mod tests {
     use stdchk_model::message::manager::StoredBlock;
-    use stdchk_model::{EncodingId, Incarnation, ReceiptKey};
+    use stdchk_model::{EncodingId, Incarnation, ReceiptKey, Tier};
 
     use super::*;
 
     const HOLDER: BenefactorId = BenefactorId(7);
-    const PLACE: Location = Location { benefactor: HOLDER, encoding: EncodingId::PLAIN, index: 0 };
+    const ONCE: Durability = Durability { distance: 1, in_memory: None };
+    const PLACE: Location =
+        Location { benefactor: HOLDER, encoding: EncodingId::PLAIN, index: 0, tier: Tier::Disk };
 
     fn chunk(byte: u8) -> ChunkRef {
         ChunkRef { id: ChunkId([byte; 32]), length: 1 }
@@ -369,7 +370,7 @@ mod tests {
     }
 
     fn unsecured_of(chunks: &Chunks, needed: &HashSet<ChunkId>) -> HashSet<ChunkId> {
-        chunks.unsecured(needed, 1).into_values().flatten().map(|block| block.chunk).collect()
+        chunks.unsecured(needed, ONCE).into_values().flatten().map(|block| block.chunk).collect()
     }
 
     #[test]
@@ -387,7 +388,7 @@ mod tests {
         assert!(unsecured_of(&chunks, &HashSet::new()).is_empty());
         chunks.secured(&[block(1), block(2)], HOLDER, receipt(&[chunk(1)]));
         assert!(unsecured_of(&chunks, &needed).is_empty());
-        assert_eq!(chunks.lacking(&needed, 1).len(), 1, "the other is not there");
+        assert_eq!(chunks.lacking(&needed, ONCE).len(), 1, "the other is not there");
         assert_eq!(chunks.take_receipts(9).len(), 1);
         assert!(chunks.take_receipts(9).is_empty());
         chunks.forget_receipts();
@@ -408,11 +409,11 @@ mod tests {
     fn a_chunk_lacks_places_again_when_its_benefactor_goes() {
         let (chunks, needed) = (Chunks::default(), HashSet::from([chunk(1).id]));
         store(&chunks, chunk(1));
-        assert!(chunks.lacking(&needed, 1).is_empty());
+        assert!(chunks.lacking(&needed, ONCE).is_empty());
         assert!(!chunks.would_lose(&[block(1)], HOLDER), "its bytes are at hand");
         chunks.gone(&[block(1)], HOLDER);
-        assert_eq!(chunks.lacking(&needed, 1).len(), 1);
-        assert!(chunks.lacking(&HashSet::new(), 1).is_empty(), "no version needs it");
+        assert_eq!(chunks.lacking(&needed, ONCE).len(), 1);
+        assert!(chunks.lacking(&HashSet::new(), ONCE).is_empty(), "no version needs it");
     }
 
     #[test]
@@ -425,14 +426,14 @@ mod tests {
         assert!(!chunks.claim(chunk(1), own()));
         assert!(!chunks.would_lose(&[block(1)], HOLDER));
         chunks.gone(&[block(1)], HOLDER);
-        assert!(chunks.lacking(&needed, 1)[0].bytes.is_some());
+        assert!(chunks.lacking(&needed, ONCE)[0].bytes.is_some());
     }
 
     #[test]
     fn a_chunk_that_is_being_stored_is_not_stored_a_second_time() {
         let (chunks, needed) = (Chunks::default(), HashSet::from([chunk(1).id]));
         chunks.claim(chunk(1), own());
-        assert!(chunks.is_storing(chunk(1).id) && chunks.lacking(&needed, 1).is_empty());
+        assert!(chunks.is_storing(chunk(1).id) && chunks.lacking(&needed, ONCE).is_empty());
         chunks.unclaim(chunk(1).id);
         assert!(!chunks.is_storing(chunk(1).id));
     }

@@ -16,7 +16,7 @@ use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ErrorCode, Extent, Failure, MapRoot, Receipt, Source,
 };
 use stdchk_net::{CallError, Retry};
-use stdchk_protect::distance_at;
+use stdchk_protect::is_readable_at;
 use tokio::task::JoinSet;
 
 use super::cell::Cell;
@@ -198,7 +198,7 @@ impl Session {
     /// Gathers receipts for the chunks of a version; what a benefactor lost meanwhile is stored again elsewhere.
     async fn settle(&self, needed: &HashSet<ChunkId>) -> Result<(), Failure> {
         let mut retry = Retry::every(RETURN_PAUSE, RETURN_PATIENCE);
-        let wanted = self.policy.distance_at_commit();
+        let wanted = self.policy.at_commit();
         loop {
             let has_patience = !retry.is_over();
             let mut wait = false;
@@ -233,7 +233,7 @@ impl Session {
     }
 
     fn is_settled(&self, needed: &HashSet<ChunkId>) -> bool {
-        let wanted = self.policy.distance_at_commit();
+        let wanted = self.policy.at_commit();
         self.chunks.lacking(needed, wanted).is_empty() && self.chunks.unsecured(needed, wanted).is_empty()
     }
 
@@ -268,7 +268,7 @@ impl Session {
                 Ok(Again::Stored)
             }
             // What is left of it is enough to read it; where the commit wants no more, the pool makes the rest.
-            None if distance_at(&lacking.at) > 0 => {
+            None if is_readable_at(&lacking.at) => {
                 match self.pool.cache.get(lacking.chunk).await {
                     Ok(bytes) => {
                         self.put(lacking.chunk, bytes, lacking.at).await?;
@@ -296,8 +296,8 @@ impl Session {
     async fn find_elsewhere(&self, chunk: ChunkId) -> Result<bool, Failure> {
         let known = self.ask_known(vec![chunk]).await?;
         let there: Vec<Location> = known.into_iter().flat_map(|known| known.at).collect();
-        self.chunks.found(chunk, &there, distance_at(&there) > 0);
-        Ok(distance_at(&self.chunks.places(chunk)) > 0)
+        self.chunks.found(chunk, &there, is_readable_at(&there));
+        Ok(is_readable_at(&self.chunks.places(chunk)))
     }
 
     /// Makes the map the newest version once all that it names is durable.

@@ -19,7 +19,7 @@ use stdchk_model::limits::{CHUNK_BYTES_DEFAULT, CHUNK_BYTES_MAX};
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest};
 use stdchk_model::{ChunkId, ChunkMap, ChunkRef, Failure};
 use stdchk_net::waits::permits;
-use stdchk_protect::distance_at;
+use stdchk_protect::suffices_at;
 use stdchk_reduce::{CutterSpec, cut, is_zero};
 use tokio::sync::{OnceCell, OwnedSemaphorePermit};
 use tokio::task::JoinSet;
@@ -267,7 +267,7 @@ impl Session {
         Ok(())
     }
 
-    /// Those of earlier chunks that are nearer to loss in the pool than a commit wants them; the others are kept for
+    /// Those of earlier chunks that are in the pool less safe than a commit wants them; the others are kept for
     /// this session from now on.
     pub(super) async fn unusable(&self, chunks: Vec<ChunkRef>) -> Result<Vec<ChunkId>, Failure> {
         let unknown: Vec<ChunkRef> = {
@@ -281,7 +281,7 @@ impl Session {
         };
         let mut index = self.pieces.index.lock();
         for (chunk, found) in unknown.into_iter().zip(found) {
-            let usable = distance_at(&found.at) >= self.policy.distance_at_commit();
+            let usable = suffices_at(&found.at, self.policy.at_commit());
             if usable {
                 self.chunks.adopt(chunk, &found.at);
             }

@@ -12,9 +12,11 @@ use bytes::Bytes;
 use stdchk_model::limits::SMALL_BYTES;
 use stdchk_model::message::manager::{ChunkLocations, Location};
 use stdchk_model::policy::Local;
-use stdchk_model::{BenefactorId, ChunkId, ChunkRef, Code, ErrorCode, Failure, Receipt, Redundancy};
+use stdchk_model::{BenefactorId, ChunkId, ChunkRef, Code, ErrorCode, Failure, Receipt, Redundancy, Tier};
 use stdchk_net::{CallError, Retry};
-use stdchk_protect::{Blocks, Held, distance_at, missing, taken};
+use stdchk_protect::{
+    Blocks, Held, copies_in_memory, distance_at, is_readable_at, missing, suffices_at, taken,
+};
 use stdchk_reduce::{cut, is_zero};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
@@ -180,7 +182,7 @@ impl Session {
         }
         let known = self.ask_known(vec![chunk.id]).await?;
         let at: Vec<Location> = known.into_iter().flat_map(|known| known.at).collect();
-        let new = distance_at(&at) == 0;
+        let new = !is_readable_at(&at);
         self.chunks.found(chunk.id, &at, !new);
         // A folder with laxer semantics may have left the chunk with less than this one's commit needs.
         let (sent, _) = self.put(chunk, bytes, at).await?;
@@ -205,9 +207,9 @@ impl Session {
         Ok(known)
     }
 
-    /// Puts blocks of a chunk at benefactors until it is as far from loss as a commit wants, those of `at` included; a benefactor
-    /// that fails is replaced by another. Of an erasure code all blocks are put, as far as there are benefactors for them: the
-    /// others the pool makes once there are. Returns the encoded bytes that were sent, each once, and whether
+    /// Puts blocks of a chunk at benefactors until it is as safe as a commit wants, those of `at` included; a benefactor that fails is
+    /// replaced by another. Memory comes first, where it is enough for a commit and has room. Of an erasure code all blocks are put, as far
+    /// as there are benefactors for them: the others the pool makes once there are. Returns the encoded bytes that were sent, each once, and whether
     /// a benefactor had its block already.
     pub(super) async fn put(
         &self,
@@ -215,12 +217,19 @@ impl Session {
         bytes: Bytes,
         mut at: Vec<Location>,
     ) -> Result<(u64, bool), Failure> {
-        let needed = self.policy.distance_at_commit();
-        if distance_at(&at) >= needed {
+        let needed = self.policy.at_commit();
+        if suffices_at(&at, needed) {
             self.pool.fetcher.remember(chunk.id, at);
             self.offer_again(chunk);
             return Ok((0, true));
         }
+        if let Some(hosts) = needed.in_memory
+            && let Some(stored) = self.put_in_memory(chunk, bytes.clone(), hosts, &mut at).await?
+        {
+            self.pool.fetcher.remember(chunk.id, at);
+            return Ok(stored);
+        }
+        let needed = needed.distance;
         let redundancy = match self.chunks.is_of_map(chunk.id) {
             true => Redundancy::Replicate(self.policy.redundancy.distance()),
             false => self.policy.redundancy,
@@ -265,7 +274,7 @@ impl Session {
             for (index, target, before, answer) in
                 self.put_at(blocks, missing.into_iter().zip(targets), durable).await
             {
-                let place = Location { benefactor: target, encoding, index };
+                let place = Location { benefactor: target, encoding, index, tier: Tier::Disk };
                 match answer {
                     Ok((receipt, known)) => {
                         was_there |= known;
@@ -285,6 +294,68 @@ impl Session {
         }
         self.pool.fetcher.remember(chunk.id, at);
         Ok((u64::from(blocks.encoding.encoded_length), was_there))
+    }
+
+    /// Puts copies of a chunk at benefactors that keep them in memory until `hosts` have one, those of `at` included. What was sent, and
+    /// whether a benefactor had it already; `None`: there are too few of them with room, and the chunk is to go to disks.
+    async fn put_in_memory(
+        &self,
+        chunk: ChunkRef,
+        bytes: Bytes,
+        hosts: u8,
+        at: &mut Vec<Location>,
+    ) -> Result<Option<(u64, bool)>, Failure> {
+        let (mut encoded, mut refused, mut was_there) = (None, Vec::new(), false);
+        loop {
+            let copies = copies_in_memory(at.iter().map(Held::from));
+            let missing = usize::from(hosts.saturating_sub(copies));
+            if missing == 0 {
+                break;
+            }
+            let in_memory = at.iter().filter(|place| place.tier == Tier::Memory);
+            let avoid: Vec<BenefactorId> =
+                in_memory.map(|place| place.benefactor).chain(refused.iter().copied()).collect();
+            let (granted, length) = (|| self.known.take_room(), u64::from(chunk.length));
+            let next =
+                self.stripe.next_in_memory(&self.pool, granted, chunk, (missing, length), &avoid).await;
+            // Who can't be asked for room says so again where disks are asked for.
+            let Ok(Some(targets)) = next else { return Ok(None) };
+            if encoded.is_none() {
+                let key = self.pool.encryption_keys.of(chunk.id);
+                let copy = Redundancy::Replicate(1);
+                let made =
+                    self.pool.encoder.encode(self.compression, chunk, bytes.clone(), copy, key).await?;
+                let is_offered = self.policy.local == Local::Prefer;
+                let offer = is_offered.then(|| self.pool.near.offer(&made.blocks)).flatten();
+                encoded = Some((made, offer));
+            }
+            let Some((made, _offer)) = &encoded else { unreachable!("it was just made") };
+            let encoding = made.blocks.encoding.id(chunk.id);
+            let durable = self.is_all_sent_at_once.load(Ordering::Acquire);
+            let puts = targets.into_iter().map(|target| (0, target));
+            for (index, target, before, answer) in self.put_at(&made.blocks, puts, durable).await {
+                let place = Location { benefactor: target, encoding, index, tier: Tier::Memory };
+                match answer {
+                    Ok((receipt, known)) => {
+                        was_there |= known;
+                        self.chunks.placed(chunk.id, place, receipt);
+                        at.push(place);
+                    }
+                    Err(error) => {
+                        tracing::debug!(%target, %error, "a benefactor's memory didn't take a block");
+                        // One that was slow has more time when it is asked once more.
+                        if self.pool.benefactors.why_passed_over(target) <= before {
+                            refused.push(target);
+                        }
+                        if error.failure().code == ErrorCode::NoSpace {
+                            self.stripe.note_full(target).await;
+                        }
+                    }
+                }
+            }
+        }
+        let sent = encoded.map_or(0, |(made, _)| u64::from(made.blocks.encoding.encoded_length));
+        Ok(Some((sent, was_there)))
     }
 
     /// Which benefactor got which block, why it was passed over if it was, and what it answered.
@@ -330,7 +401,8 @@ impl Session {
 
     /// Why no benefactor could be had for a further block, if none has failed: there are no more of them.
     fn too_few(&self, at: &[Location], code: Code, failure: &Failure) -> Failure {
-        if at.is_empty() {
+        let on_disks = at.iter().filter(|at| at.tier == Tier::Disk).count();
+        if on_disks == 0 {
             return failure.clone();
         }
         let redundancy = self.policy.redundancy;
@@ -338,8 +410,8 @@ impl Session {
             true => (
                 format!(
                     "`redundancy={redundancy}` wants {} copies before a version counts, and {} can be made now",
-                    self.policy.distance_at_commit(),
-                    at.len()
+                    self.policy.at_commit().distance,
+                    on_disks
                 ),
                 "start more benefactors, or ask for fewer copies",
             ),
@@ -347,7 +419,7 @@ impl Session {
                 format!(
                     "`redundancy={redundancy}` needs {} benefactors, one for each fragment, and {} take one now",
                     code.blocks(),
-                    at.len()
+                    on_disks
                 ),
                 "start more benefactors, or use another code",
             ),

@@ -1,12 +1,14 @@
 //! Where the next chunk goes, within the space that the manager granted: round robin over the stripe that it gave, but for a
 //! small chunk to the benefactor that its name chooses. Equal ones meet there, also if nobody asks whether the pool has them.
+//!
+//! Disks and memory are chosen apart. What goes to memory takes space of the grant as well: disks are to have it in the end.
 
 use std::time::Duration;
 
 use stdchk_model::exact::first;
 use stdchk_model::limits::SMALL_BYTES;
 use stdchk_model::message::manager::{BenefactorInfo, ManagerReply, ManagerRequest};
-use stdchk_model::{BenefactorId, ChunkRef, ErrorCode, Failure, SessionId};
+use stdchk_model::{BenefactorId, ChunkRef, ErrorCode, Failure, SessionId, Tier};
 use tokio::time::Instant;
 
 use super::known::Grant;
@@ -22,6 +24,11 @@ const GRANT_BYTES: u64 = 256 << 20;
 struct Turn {
     benefactors: Vec<BenefactorId>,
     next: usize,
+    /// Those that keep blocks in memory, and take turns on their own.
+    in_memory: Vec<BenefactorId>,
+    next_in_memory: usize,
+    /// It was said that memory has no room.
+    told_of_memory: bool,
     granted: u64,
     /// Bytes that were given places so far.
     sent: u64,
@@ -52,12 +59,7 @@ impl Stripe {
         avoid: &[BenefactorId],
     ) -> Result<Vec<BenefactorId>, Failure> {
         let mut turn = self.turn.lock().await;
-        if !turn.asked
-            && let Some(Grant { benefactors, bytes, is_of_making }) = granted()
-        {
-            turn.asked = !is_of_making;
-            turn.grant(pool, &benefactors, bytes);
-        }
+        turn.take(pool, granted);
         let need = bytes * count as u64;
         let mut avoided = pool.benefactors.suspects();
         avoided.extend(avoid);
@@ -76,12 +78,46 @@ impl Stripe {
                 "no benefactor that is on-line can take the chunk",
             ));
         }
-        let taken = bytes * targets.len() as u64;
-        // A nearly full pool grants less than is needed.
-        turn.granted = turn.granted.saturating_sub(taken);
-        turn.sent = turn.sent.saturating_add(taken);
+        turn.used(bytes * targets.len() as u64);
         turn.next += targets.len();
         Ok(targets)
+    }
+
+    /// The next `count` benefactors that keep blocks in memory, distinct and none of `avoid`, for `chunk`, which takes `bytes`. None, if there
+    /// aren't so many with room that aren't busy: then disks are to take it.
+    pub(super) async fn next_in_memory(
+        &self,
+        pool: &Inner,
+        granted: impl FnOnce() -> Option<Grant>,
+        chunk: ChunkRef,
+        (count, bytes): (usize, u64),
+        avoid: &[BenefactorId],
+    ) -> Result<Option<Vec<BenefactorId>>, Failure> {
+        let mut turn = self.turn.lock().await;
+        turn.take(pool, granted);
+        let mut avoided = pool.benefactors.suspects();
+        avoided.extend(avoid);
+        avoided.extend(pool.benefactors.busy());
+        let mut targets = turn.pick_in_memory(chunk, count, &avoided);
+        if turn.granted < bytes || targets.len() < count && turn.may_ask_for_others() {
+            self.reserve(pool, &mut turn, bytes, &avoided).await?;
+            targets = turn.pick_in_memory(chunk, count, &avoided);
+        }
+        if targets.len() < count {
+            if !std::mem::replace(&mut turn.told_of_memory, true) {
+                tracing::info!(session = %self.session, hosts = count, "memory has no room: disks take what is written");
+            }
+            return Ok(None);
+        }
+        turn.told_of_memory = false;
+        turn.used(bytes);
+        turn.next_in_memory += targets.len();
+        Ok(Some(targets))
+    }
+
+    /// A benefactor's memory is full: nothing more goes there until the manager names it again.
+    pub(super) async fn note_full(&self, benefactor: BenefactorId) {
+        self.turn.lock().await.in_memory.retain(|id| *id != benefactor);
     }
 
     /// Asks for a stripe without those that are busy or were slow, and for one with them if else too few are left.
@@ -142,8 +178,28 @@ impl Turn {
     /// What was left of the grant before is given back with this one.
     fn grant(&mut self, pool: &Inner, benefactors: &[BenefactorInfo], bytes: u64) {
         pool.benefactors.learn(benefactors);
-        self.benefactors = benefactors.iter().map(|benefactor| benefactor.id).collect();
+        let of_tier = |tier| {
+            let those = benefactors.iter().filter(move |benefactor| benefactor.tier == tier);
+            those.map(|benefactor| benefactor.id).collect()
+        };
+        (self.benefactors, self.in_memory) = (of_tier(Tier::Disk), of_tier(Tier::Memory));
         self.granted = bytes;
+    }
+
+    /// Takes what was granted in answer to another question, if nothing was asked for since.
+    fn take(&mut self, pool: &Inner, granted: impl FnOnce() -> Option<Grant>) {
+        if !self.asked
+            && let Some(Grant { benefactors, bytes, is_of_making }) = granted()
+        {
+            self.asked = !is_of_making;
+            self.grant(pool, &benefactors, bytes);
+        }
+    }
+
+    /// So much of the grant is used. A nearly full pool grants less than is needed.
+    fn used(&mut self, bytes: u64) {
+        self.granted = self.granted.saturating_sub(bytes);
+        self.sent = self.sent.saturating_add(bytes);
     }
 
     /// As [`Self::pick`], without those that are busy or were slow.
@@ -161,22 +217,40 @@ impl Turn {
 
     /// Whether the manager should be asked, since too few are free: not again and again if those that are busy are enough.
     fn should_ask(&self, chunk: ChunkRef, count: usize, avoid: &[BenefactorId]) -> bool {
-        self.pick(chunk, count, avoid).len() < count
-            || self.asked_at.is_none_or(|at| at.elapsed() >= ASK_FOR_OTHERS_EVERY)
+        self.pick(chunk, count, avoid).len() < count || self.may_ask_for_others()
+    }
+
+    /// Whether the manager was not asked for a while.
+    fn may_ask_for_others(&self) -> bool {
+        self.asked_at.is_none_or(|at| at.elapsed() >= ASK_FOR_OTHERS_EVERY)
     }
 
     fn pick(&self, chunk: ChunkRef, count: usize, avoid: &[BenefactorId]) -> Vec<BenefactorId> {
-        if chunk.length as usize <= SMALL_BYTES {
-            let mut usable = self.benefactors.clone();
-            usable.retain(|benefactor| !avoid.contains(benefactor));
-            usable.sort_by_key(|benefactor| std::cmp::Reverse(rank(chunk, *benefactor)));
-            usable.truncate(count);
-            return usable;
-        }
-        let all = self.benefactors.len().max(1);
-        let from = self.benefactors.iter().cycle().skip(self.next % all).take(self.benefactors.len());
-        from.filter(|benefactor| !avoid.contains(benefactor)).take(count).copied().collect()
+        pick((&self.benefactors, self.next), chunk, count, avoid)
     }
+
+    fn pick_in_memory(&self, chunk: ChunkRef, count: usize, avoid: &[BenefactorId]) -> Vec<BenefactorId> {
+        pick((&self.in_memory, self.next_in_memory), chunk, count, avoid)
+    }
+}
+
+/// Of benefactors that take turns, and of which the `next` one has its turn, the next `count` for a chunk.
+fn pick(
+    (benefactors, next): (&[BenefactorId], usize),
+    chunk: ChunkRef,
+    count: usize,
+    avoid: &[BenefactorId],
+) -> Vec<BenefactorId> {
+    if chunk.length as usize <= SMALL_BYTES {
+        let mut usable = benefactors.to_vec();
+        usable.retain(|benefactor| !avoid.contains(benefactor));
+        usable.sort_by_key(|benefactor| std::cmp::Reverse(rank(chunk, *benefactor)));
+        usable.truncate(count);
+        return usable;
+    }
+    let all = benefactors.len().max(1);
+    let from = benefactors.iter().cycle().skip(next % all).take(benefactors.len());
+    from.filter(|benefactor| !avoid.contains(benefactor)).take(count).copied().collect()
 }
 
 /// How much a small chunk is for a benefactor: rendezvous hashing. Whoever has the chunk's name and this benefactor in its stripe comes to

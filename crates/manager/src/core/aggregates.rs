@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
 
 use stdchk_model::message::manager::{ManagerReply, PackedMembers, SetState};
-use stdchk_model::{ClientId, ErrorCode, Failure, InContainer, Ino, KeyId, MapRoot, SessionId};
+use stdchk_model::{ClientId, Durability, ErrorCode, Failure, InContainer, Ino, KeyId, MapRoot, SessionId};
 
 use super::{Answer, Core, Now, check_length, unavailable};
 
@@ -165,7 +165,7 @@ impl Core {
         for ino in by_folder.into_values().chain([folder]) {
             let policy = self.namespace.policy(ino)?;
             in_the_end = policy.redundancy.distance().max(in_the_end);
-            before = policy.redundancy.distance_with(online).max(policy.distance_at_commit()).max(before);
+            before = policy.redundancy.distance_with(online).max(policy.at_commit().distance).max(before);
         }
         Ok((in_the_end, before))
     }
@@ -177,7 +177,7 @@ impl Core {
         self.settle_references();
         let (root, ..) = self.namespace.committed_by(session)?;
         let chunks = self.references.chunks_of(&root, &self.locations);
-        self.check_durable(&chunks, before)
+        self.check_durable(&chunks, &[Durability::on_disks(before)])
     }
 }
 

@@ -10,8 +10,8 @@ use stdchk_model::message::benefactor::BenefactorLoad;
 use stdchk_model::message::handshake::MemberId;
 use stdchk_model::message::manager::{BenefactorInfo, BenefactorSecret, BenefactorState, Registration};
 use stdchk_model::{
-    BenefactorId, ChunkId, ErrorCode, Failure, Incarnation, MachineId, Permit, PermitKey, ReceiptKey, cbor,
-    labels,
+    BenefactorId, ChunkId, ErrorCode, Failure, Incarnation, MachineId, Permit, PermitKey, ReceiptKey, Tier,
+    cbor, labels,
 };
 use stdchk_placement::{HostState, Wish, in_turn};
 
@@ -58,6 +58,8 @@ pub struct Benefactor {
     machine: Option<MachineId>,
     /// What its owner says of where it stands.
     pub labels: Labels,
+    /// Where it keeps blocks, by its last registration, also that at an earlier manager.
+    pub tier: Tier,
     pub load: BenefactorLoad,
     /// `None` until it registers with this manager.
     pub incarnation: Option<Incarnation>,
@@ -135,8 +137,10 @@ pub struct Registry {
     touched: BTreeSet<BenefactorId>,
     /// No state changes by silence alone before this, milliseconds of the manager's life.
     quiet_until_ms: u64,
-    /// All, in the order of their numbers, as a selection sees them.
+    /// Those with disks, in the order of their numbers, as a selection sees them: nothing that is to last is ever placed elsewhere.
     hosts: Arc<Vec<HostState>>,
+    /// Those that keep blocks in memory, likewise.
+    in_memory: Arc<Vec<HostState>>,
     /// How many may still report blocks that nobody knows of.
     pending: usize,
 }
@@ -158,6 +162,7 @@ impl Registry {
             touched: BTreeSet::new(),
             quiet_until_ms: 0,
             hosts: Arc::default(),
+            in_memory: Arc::default(),
             pending: 0,
         }
     }
@@ -167,8 +172,8 @@ impl Registry {
         let key = <[u8; 4]>::try_from(key).map_err(|error| StoreError::new("reading a key", error))?;
         let record: BenefactorRecord = decode(bytes, "a benefactor")?;
         let id = BenefactorId(u32::from_be_bytes(key));
-        let (member, labels) = (record.member, record.labels);
-        let benefactor = Benefactor { member, labels, ..unheard(record.address, record.secret) };
+        let (member, labels, tier) = (record.member, record.labels, record.tier);
+        let benefactor = Benefactor { member, labels, tier, ..unheard(record.address, record.secret) };
         self.known.insert(id, benefactor);
         self.note(id);
         self.note_labels(id);
@@ -184,8 +189,9 @@ impl Registry {
             match self.known.get(id) {
                 Some(benefactor) => {
                     let (address, secret) = (benefactor.address.clone(), benefactor.secret.clone());
-                    let (member, labels) = (benefactor.member, benefactor.labels.clone());
-                    let record = BenefactorRecord { layout: LAYOUT, address, secret, member, labels };
+                    let (member, labels, tier) =
+                        (benefactor.member, benefactor.labels.clone(), benefactor.tier);
+                    let record = BenefactorRecord { layout: LAYOUT, address, secret, member, labels, tier };
                     batch.put(Table::Benefactor, &key, cbor::encode(&record));
                 }
                 None => batch.remove(Table::Benefactor, &key),
@@ -226,6 +232,11 @@ impl Registry {
         if !registration.is_proved(&secret, proof) {
             return Err(impostor(id));
         }
+        let is_same_life = |known: &&Benefactor| known.incarnation == Some(registration.incarnation);
+        if self.known.get(&id).filter(is_same_life).is_some_and(|known| known.tier != registration.tier) {
+            let message = "a benefactor keeps its blocks in one place for all of its life";
+            return Err(Failure::new(ErrorCode::Invalid, message));
+        }
         if self.known.get(&id).is_none_or(|known| known.member != member) {
             self.check_room_for_another(member)?;
         }
@@ -237,10 +248,12 @@ impl Registry {
         if benefactor.address != *address
             || benefactor.member != member
             || benefactor.labels != registration.labels
+            || benefactor.tier != registration.tier
         {
             benefactor.address.clone_from(address);
             benefactor.member = member;
             benefactor.labels.clone_from(&registration.labels);
+            benefactor.tier = registration.tier;
             self.changed.insert(id);
         }
         let before = std::mem::replace(&mut benefactor.machine, registration.machine);
@@ -287,10 +300,25 @@ impl Registry {
         self.dedicated.iter().copied()
     }
 
-    /// A benefactor that runs on this machine: one that is on-line if there is one.
+    /// A benefactor with a disk that runs on this machine: one that is on-line if there is one.
     pub fn on_machine(&self, machine: MachineId) -> Option<BenefactorId> {
+        self.of_machine(machine, Tier::Disk)
+    }
+
+    /// The benefactor of this machine for its own clients: one with a disk if there is one.
+    pub fn own(&self, machine: MachineId) -> Option<BenefactorId> {
+        self.on_machine(machine).or_else(|| self.of_machine(machine, Tier::Memory))
+    }
+
+    fn of_machine(&self, machine: MachineId, tier: Tier) -> Option<BenefactorId> {
         let all = self.machines.get(&machine)?;
-        all.iter().find(|id| self.is_online(**id)).or_else(|| all.first()).copied()
+        let mut those = all.iter().copied().filter(|id| self.tier(*id) == tier);
+        those.clone().find(|id| self.is_online(*id)).or_else(|| those.next())
+    }
+
+    /// Where a benefactor keeps blocks. Of one that nobody knows nothing is believed to be on a disk.
+    pub fn tier(&self, id: BenefactorId) -> Tier {
+        self.get(id).map_or(Tier::Memory, |benefactor| benefactor.tier)
     }
 
     /// A member of the pool is shut out, and so are its benefactors. States are to be updated.
@@ -332,7 +360,9 @@ impl Registry {
         self.leaving.remove(&id);
         self.going.remove(&id);
         self.pending -= usize::from(gone.is_pending);
-        Arc::make_mut(&mut self.hosts).retain(|host| host.id != id);
+        for hosts in [&mut self.hosts, &mut self.in_memory] {
+            Arc::make_mut(hosts).retain(|host| host.id != id);
+        }
         self.doubts += 1;
         self.changed.insert(id);
     }
@@ -462,7 +492,9 @@ impl Registry {
     pub fn lendable(&self, count: usize, wish: &Wish<'_>) -> Vec<BenefactorId> {
         let is_usable = |id: &BenefactorId| {
             self.get(*id).is_some_and(|one| {
-                one.state == BenefactorState::Online && one.load.free_bytes >= wish.room_bytes
+                one.state == BenefactorState::Online
+                    && one.tier == Tier::Disk
+                    && one.load.free_bytes >= wish.room_bytes
             }) && !self.lets_go(*id)
                 && !wish.avoid.contains(id)
         };
@@ -521,9 +553,15 @@ impl Registry {
         self.iter().filter(move |(_, benefactor)| awaited(benefactor)).map(|(id, _)| id)
     }
 
-    /// Benefactors of which nobody knows what they have: they have not reported since the manager started.
+    /// Benefactors of which nobody knows what they have: they have not reported since the manager started, and may come back with it.
     pub fn unreported(&self) -> impl Iterator<Item = BenefactorId> {
-        self.iter().filter(|(_, benefactor)| !benefactor.reported).map(|(id, _)| id)
+        let is_awaited = |benefactor: &Benefactor| !benefactor.reported && may_return(benefactor);
+        self.iter().filter(move |(_, benefactor)| is_awaited(benefactor)).map(|(id, _)| id)
+    }
+
+    /// Whether a benefactor may come back with what it had: what is in memory is given up once its benefactor counts as lost.
+    pub fn may_return(&self, id: BenefactorId) -> bool {
+        self.get(id).is_some_and(may_return)
     }
 
     /// Looks at those that were heard of, and at all of them once silence may have changed how one is seen; who is seen in another way
@@ -570,7 +608,14 @@ impl Registry {
             requests: benefactor.load.requests,
             accepts: benefactor.load.state.accepts(),
         };
-        let hosts = Arc::make_mut(&mut self.hosts);
+        let (own, others) = match benefactor.tier {
+            Tier::Disk => (&mut self.hosts, &mut self.in_memory),
+            Tier::Memory => (&mut self.in_memory, &mut self.hosts),
+        };
+        if let Ok(place) = others.binary_search_by_key(&id, |host| host.id) {
+            Arc::make_mut(others).remove(place);
+        }
+        let hosts = Arc::make_mut(own);
         match hosts.binary_search_by_key(&id, |host| host.id) {
             Ok(place) => *part_mut(hosts, place) = host,
             Err(place) => hosts.insert(place, host),
@@ -590,14 +635,25 @@ impl Registry {
         self.doubts += 1;
     }
 
-    /// How many are there, or may come back.
+    /// How many with disks are there, or may come back.
     pub fn remaining(&self) -> usize {
-        self.known.values().filter(|benefactor| benefactor.state != BenefactorState::Lost).count()
+        let remains = |one: &&Benefactor| one.state != BenefactorState::Lost && one.tier == Tier::Disk;
+        self.known.values().filter(remains).count()
     }
 
-    /// All as a selection sees them, in the order of their numbers.
+    /// Those with disks as a selection sees them, in the order of their numbers.
     pub fn hosts(&self) -> Arc<Vec<HostState>> {
         Arc::clone(&self.hosts)
+    }
+
+    /// Those that keep blocks in memory as a selection sees them, in the order of their numbers.
+    pub fn hosts_in_memory(&self) -> Arc<Vec<HostState>> {
+        Arc::clone(&self.in_memory)
+    }
+
+    /// The machine of a benefactor, if it told.
+    pub fn machine(&self, id: BenefactorId) -> Option<MachineId> {
+        self.get(id)?.machine
     }
 
     pub fn info(&self, id: BenefactorId, now_ms: u64) -> Option<BenefactorInfo> {
@@ -610,6 +666,7 @@ impl Registry {
             pid: benefactor.pid,
             silent_ms: now_ms.saturating_sub(benefactor.heard_ms),
             labels: benefactor.labels.clone(),
+            tier: benefactor.tier,
         })
     }
 
@@ -643,6 +700,7 @@ fn unheard(address: String, secret: BenefactorSecret) -> Benefactor {
         pid: 0,
         machine: None,
         labels: Vec::new(),
+        tier: Tier::Disk,
         load: BenefactorLoad::default(),
         incarnation: None,
         registration: None,
@@ -662,6 +720,10 @@ fn unheard(address: String, secret: BenefactorSecret) -> Benefactor {
         state: BenefactorState::Expected,
         is_pending: false,
     }
+}
+
+fn may_return(benefactor: &Benefactor) -> bool {
+    benefactor.tier == Tier::Disk || benefactor.state != BenefactorState::Lost
 }
 
 fn counts(state: BenefactorState) -> bool {

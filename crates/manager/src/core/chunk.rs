@@ -2,8 +2,8 @@
 
 use smallvec::SmallVec;
 use stdchk_model::message::manager::TimeNs;
-use stdchk_model::{BenefactorId, BlockId, ChunkId, EncodingId};
-use stdchk_protect::{Held, Plan, distance, plan};
+use stdchk_model::{BenefactorId, BlockId, ChunkId, Durability, EncodingId, Tier};
+use stdchk_protect::{Held, Plan, distance, is_readable, plan, suffices};
 
 use super::benefactors::Registry;
 use super::exposure::{Lacking, Span};
@@ -25,9 +25,15 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// The block, for `protect`.
-    pub fn held(&self) -> Held {
-        Held { benefactor: self.benefactor, encoding: self.encoding, index: self.index }
+    /// The block, for `protect`, with what is known of where it lies.
+    pub fn held(&self, registry: &Registry) -> Held {
+        let Self { benefactor, encoding, index, .. } = *self;
+        Held { benefactor, encoding, index, tier: registry.tier(benefactor) }
+    }
+
+    /// Whether the block lies in memory: then it goes as soon as disks have what is wanted.
+    pub fn is_in_memory(&self, registry: &Registry) -> bool {
+        registry.tier(self.benefactor) == Tier::Memory
     }
 
     /// Which block of `chunk` it is.
@@ -54,6 +60,11 @@ impl Holder {
     /// the machine may stay after all.
     pub fn is_to_go(&self, registry: &Registry) -> bool {
         self.is_owed || registry.lets_go(self.benefactor)
+    }
+
+    /// Whether the block can be read now or once its benefactor is back.
+    pub fn may_return(&self, registry: &Registry) -> bool {
+        self.is_known(registry) && registry.may_return(self.benefactor)
     }
 
     /// Whether the block can be read now.
@@ -110,6 +121,8 @@ impl Wants {
 pub struct Chunk {
     pub id: ChunkId,
     pub length: u32,
+    /// Its length if some memory has it and no disk, as it is counted; 0 otherwise.
+    pub(super) alone_in_memory: u32,
     /// What refers to it.
     pub(super) wants: Wants,
     /// When a session or a benefactor last brought it up, milliseconds of the manager's life.
@@ -132,6 +145,7 @@ impl Chunk {
         Self {
             id,
             length: 0,
+            alone_in_memory: 0,
             wants: Wants::default(),
             touched_ms: now_ms,
             holders: Vec::new(),
@@ -182,24 +196,45 @@ impl Chunk {
         self.risk.as_ref().map(|risk| risk.place())
     }
 
-    /// How far from loss it is, by the blocks that count; 0: it is not there.
+    /// How far from loss it is, by the blocks that count; 0: it is on no disk.
     pub fn distance(&self, registry: &Registry) -> u8 {
-        distance(self.counted(registry).map(Holder::held))
+        distance(held(self.counted(registry), registry))
+    }
+
+    /// Whether it is as safe as a commit needs it, by the blocks that count.
+    pub fn suffices(&self, registry: &Registry, needed: Durability) -> bool {
+        suffices(held(self.counted(registry), registry), needed)
+    }
+
+    /// Whether it can be read, by the blocks that count.
+    pub fn is_there(&self, registry: &Registry) -> bool {
+        is_readable(held(self.counted(registry), registry))
     }
 
     /// How far from loss it is without the blocks that are to go.
     pub fn distance_staying(&self, registry: &Registry) -> u8 {
-        distance(self.staying(registry).map(Holder::held))
+        distance(held(self.staying(registry), registry))
     }
 
     /// How far from loss it is once the machines have gone that are said to go soon.
     pub fn distance_lasting(&self, registry: &Registry) -> u8 {
-        distance(self.counted(registry).filter(|holder| !registry.goes(holder.benefactor)).map(Holder::held))
+        let lasting = self.counted(registry).filter(|holder| !registry.goes(holder.benefactor));
+        distance(held(lasting, registry))
     }
 
     /// How far from loss it is by the blocks that can be read now.
     pub fn distance_online(&self, registry: &Registry) -> u8 {
-        distance(self.online(registry).map(Holder::held))
+        distance(held(self.online(registry), registry))
+    }
+
+    /// Whether it can be read now, or once benefactors are back.
+    pub(super) fn reach(&self, registry: &Registry) -> Reach {
+        let returning = self.holders.iter().filter(|holder| holder.may_return(registry));
+        match is_readable(held(self.online(registry), registry)) {
+            true => Reach::Readable,
+            false if is_readable(held(returning, registry)) => Reach::Away,
+            false => Reach::Gone,
+        }
     }
 
     pub(super) fn find(&mut self, benefactor: BenefactorId, block: &BlockId) -> Option<&mut Holder> {
@@ -216,8 +251,8 @@ impl Chunk {
     }
 
     fn plan(&self, registry: &Registry) -> Option<Plan> {
-        let staying: Vec<Held> = self.staying(registry).map(Holder::held).collect();
-        let readable: Vec<Held> = self.online(registry).map(Holder::held).collect();
+        let staying: Vec<Held> = held(self.staying(registry), registry).collect();
+        let readable: Vec<Held> = held(self.online(registry), registry).collect();
         plan(&readable, &staying, self.wanted())
     }
 
@@ -225,6 +260,14 @@ impl Chunk {
     pub(super) fn sources(&self, registry: &Registry) -> Vec<BenefactorId> {
         self.plan(registry).map_or(Vec::new(), |plan| plan.from.iter().map(|held| held.benefactor).collect())
     }
+}
+
+/// Blocks for `protect`.
+pub fn held<'a>(
+    holders: impl Iterator<Item = &'a Holder> + Clone,
+    registry: &'a Registry,
+) -> impl Iterator<Item = Held> + Clone {
+    holders.map(|holder| holder.held(registry))
 }
 
 /// Whether a chunk to which versions refer can be read.

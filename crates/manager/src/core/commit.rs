@@ -8,7 +8,9 @@ use std::collections::HashSet;
 
 use stdchk_model::limits::{CHUNK_BYTES_MAX, FILE_BYTES_MAX, MAP_BYTES_MAX, MAP_INLINE_BYTES_MAX};
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, VersionState};
-use stdchk_model::{ChunkId, ChunkMap, ChunkRef, ErrorCode, Failure, Ino, KeyId, MapRoot, SessionId};
+use stdchk_model::{
+    ChunkId, ChunkMap, ChunkRef, Durability, ErrorCode, Failure, Ino, KeyId, MapRoot, SessionId,
+};
 
 use super::inode::Version;
 use super::{Answer, Core, Now, check_length, unavailable};
@@ -62,7 +64,7 @@ impl Core {
             self.take_receipts(session, &receipts, now)?;
         }
         let open = self.sessions.get_mut(session, now.ms)?;
-        let (ino, distance, before) = (open.ino, open.distance, std::mem::take(&mut open.names));
+        let (ino, begun_with, before) = (open.ino, open.durability, std::mem::take(&mut open.names));
         let written_ms = open.opened_ms.map(|opened_ms| now.ms.saturating_sub(opened_ms));
         if before.len() as u64 != named_before {
             let message =
@@ -76,7 +78,7 @@ impl Core {
             return Err(self.unencrypted(ino, asked));
         }
         // A policy that asks for more since the session began is carried out behind the commit: the client wrote by that of before.
-        self.check_durable(&referred, policy.distance_at_commit().min(distance))?;
+        self.check_durable(&referred, &[policy.at_commit(), begun_with])?;
         let version = Version {
             size,
             mtime,
@@ -96,8 +98,8 @@ impl Core {
         let (info, position) = self.namespace.commit(ino, version)?;
         self.settle_references();
         let milestone = self.milestone(ino, info.version, position, &policy);
-        // With one copy nothing ever lacks one.
-        if policy.redundancy.distance() > 1 {
+        // Where the only copy is on a disk from the beginning nothing ever lacks one.
+        if policy.may_lack() || begun_with.in_memory.is_some() {
             self.references.extend(&root, milestone.span(), &mut self.locations, &self.registry);
         }
         self.sessions.get_mut(session, now.ms)?.closing = None;
@@ -127,17 +129,28 @@ impl Core {
         Failure::new(ErrorCode::NoKey, what).then("open the file again and write it anew")
     }
 
-    /// Refuses chunks that are nearer to loss than `wanted`, by what benefactors have said that they have.
-    pub(super) fn check_durable(&self, chunks: &HashSet<ChunkId>, wanted: u8) -> Result<(), Failure> {
-        let near = |chunk: &&ChunkId| self.locations.distance(chunk, &self.registry) < wanted;
+    /// Refuses chunks that are as safe as none of `needed` says, by what benefactors have said that they have.
+    pub(super) fn check_durable(
+        &self,
+        chunks: &HashSet<ChunkId>,
+        needed: &[Durability],
+    ) -> Result<(), Failure> {
+        let is_enough =
+            |chunk: &ChunkId, needed: &Durability| self.locations.suffices(chunk, &self.registry, *needed);
+        let near = |chunk: &&ChunkId| !needed.iter().any(|needed| is_enough(chunk, needed));
         let missing: Vec<&ChunkId> = chunks.iter().filter(near).collect();
         let Some(example) = missing.iter().min() else { return Ok(()) };
         let next = match self.registry.is_pending() {
             true => "benefactors are still reporting what they have: try again",
             false => "store them again",
         };
-        let what = match wanted {
-            0 | 1 => "are not known to be durable anywhere".to_owned(),
+        let wanted = needed.iter().map(|needed| needed.distance).min().unwrap_or(1);
+        let in_memory = needed.iter().filter_map(|needed| needed.in_memory).min();
+        let what = match (wanted, in_memory) {
+            (0 | 1, None) => "are not known to be durable anywhere".to_owned(),
+            (0 | 1, Some(hosts)) => {
+                format!("are not known to be on a disk, nor in the memory of {hosts} benefactors")
+            }
             _ => format!(
                 "would not survive the loss of {} benefactors as far as the manager knows",
                 wanted - 1

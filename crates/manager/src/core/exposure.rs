@@ -60,6 +60,8 @@ pub struct Lacking {
     pub bytes: u32,
     /// Whether a copy is being made or can be made now.
     pub movable: bool,
+    /// Whether it can be read from memory alone.
+    pub in_memory: bool,
 }
 
 /// Chunks and their plain bytes.
@@ -69,26 +71,38 @@ pub struct Count {
     pub chunks: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// Those that can be read from memory alone.
+    pub in_memory: u64,
 }
 
 impl Count {
-    fn add(&mut self, bytes: u32) {
+    fn add(&mut self, lacking: &Lacking) {
         self.chunks += 1;
-        self.bytes += u64::from(bytes);
+        self.bytes += u64::from(lacking.bytes);
+        self.in_memory += u64::from(lacking.in_memory);
     }
 
-    fn remove(&mut self, bytes: u32) {
+    fn remove(&mut self, lacking: &Lacking) {
         self.chunks -= 1;
-        self.bytes -= u64::from(bytes);
+        self.bytes -= u64::from(lacking.bytes);
+        self.in_memory -= u64::from(lacking.in_memory);
     }
 
     /// Both together.
     pub fn plus(self, other: Self) -> Self {
-        Self { chunks: self.chunks + other.chunks, bytes: self.bytes + other.bytes }
+        Self {
+            chunks: self.chunks + other.chunks,
+            bytes: self.bytes + other.bytes,
+            in_memory: self.in_memory + other.in_memory,
+        }
     }
 
     fn minus(self, other: Self) -> Self {
-        Self { chunks: self.chunks - other.chunks, bytes: self.bytes - other.bytes }
+        Self {
+            chunks: self.chunks - other.chunks,
+            bytes: self.bytes - other.bytes,
+            in_memory: self.in_memory - other.in_memory,
+        }
     }
 }
 
@@ -147,42 +161,42 @@ pub struct Exposure {
 impl Exposure {
     /// Counts a chunk that lacks copies since `since`.
     pub fn add(&mut self, lacking: Lacking, since: TimeNs) {
-        let Lacking { span, bytes, movable } = lacking;
+        let Lacking { span, movable, .. } = lacking;
         let folder = self.folders.entry(span.folder).or_default();
-        folder.ends.entry(span.last).or_default().add(bytes);
-        folder.total.add(bytes);
-        self.total.add(bytes);
+        folder.ends.entry(span.last).or_default().add(&lacking);
+        folder.total.add(&lacking);
+        self.total.add(&lacking);
         let fresh = Group { count: Count::default(), movable: Count::default(), since };
         let group = folder.groups.entry(span.first).or_insert(fresh);
-        group.count.add(bytes);
+        group.count.add(&lacking);
         if movable {
-            group.movable.add(bytes);
+            group.movable.add(&lacking);
             folder.movable.insert(span.first);
             folder.movable_since.insert((group.since, span.first));
-            folder.total_movable.add(bytes);
-            self.total_movable.add(bytes);
+            folder.total_movable.add(&lacking);
+            self.total_movable.add(&lacking);
         }
     }
 
     /// Counts a chunk no longer that was counted so.
     pub fn remove(&mut self, lacking: Lacking) {
-        let Lacking { span, bytes, movable } = lacking;
+        let Lacking { span, movable, .. } = lacking;
         let Some(folder) = self.folders.get_mut(&span.folder) else { return };
-        folder.total.remove(bytes);
-        self.total.remove(bytes);
+        folder.total.remove(&lacking);
+        self.total.remove(&lacking);
         if let Some(count) = folder.ends.get_mut(&span.last) {
-            count.remove(bytes);
+            count.remove(&lacking);
             if count.chunks == 0 {
                 folder.ends.remove(&span.last);
             }
         }
         let Some(group) = folder.groups.get_mut(&span.first) else { return };
-        group.count.remove(bytes);
+        group.count.remove(&lacking);
         if movable {
             self.changes += 1;
-            self.total_movable.remove(bytes);
-            folder.total_movable.remove(bytes);
-            group.movable.remove(bytes);
+            self.total_movable.remove(&lacking);
+            folder.total_movable.remove(&lacking);
+            group.movable.remove(&lacking);
             if group.movable.chunks == 0 {
                 folder.movable.remove(&span.first);
                 folder.movable_since.remove(&(group.since, span.first));
@@ -284,7 +298,7 @@ mod tests {
     const APP: Ino = Ino(2);
 
     fn lacking(first: TimeNs, last: TimeNs, movable: bool) -> Lacking {
-        Lacking { span: Span { folder: APP, first, last }, bytes: 10, movable }
+        Lacking { span: Span { folder: APP, first, last }, bytes: 10, movable, in_memory: false }
     }
 
     #[test]
@@ -321,15 +335,26 @@ mod tests {
     fn chunks_of_several_folders_count_in_each() {
         let mut exposure = Exposure::default();
         let span = Span::at(APP, 10).join(Span::at(Ino(3), 20));
-        exposure.add(Lacking { span, bytes: 1, movable: true }, 5);
+        exposure.add(Lacking { span, bytes: 1, movable: true, in_memory: false }, 5);
         assert_eq!(exposure.exposed(APP, &(10..=10)).count.chunks, 1);
         assert_eq!(exposure.exposed(Ino(3), &(20..=20)).count.chunks, 1);
     }
 
     #[test]
+    fn what_is_in_memory_alone_is_counted_beside_the_rest() {
+        let mut exposure = Exposure::default();
+        exposure.add(Lacking { in_memory: true, ..lacking(10, 20, true) }, 1);
+        exposure.add(lacking(10, 10, true), 1);
+        let in_memory = |position| exposure.exposed(APP, &(position..=position)).count.in_memory;
+        assert_eq!([5, 10, 20, 30].map(in_memory), [0, 1, 1, 0]);
+        assert_eq!((exposure.total().chunks, exposure.total().in_memory), (2, 1));
+    }
+
+    #[test]
     fn counts_come_back_to_nothing() {
         let mut exposure = Exposure::default();
-        let all = [lacking(1, 5, true), lacking(1, 1, false), lacking(3, 4, true)];
+        let in_memory = Lacking { in_memory: true, ..lacking(2, 2, true) };
+        let all = [lacking(1, 5, true), lacking(1, 1, false), lacking(3, 4, true), in_memory];
         all.iter().for_each(|lacking| exposure.add(*lacking, 7));
         all.iter().for_each(|lacking| exposure.remove(*lacking));
         assert_eq!((exposure.total(), exposure.stuck()), (Count::default(), Count::default()));

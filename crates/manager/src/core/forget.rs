@@ -1,10 +1,11 @@
 //! Benefactors that won't come back: taken out of the pool's books, so that nothing waits for them any more.
 
-use stdchk_model::message::manager::ManagerReply;
-use stdchk_model::{BenefactorId, ErrorCode, Failure};
+use stdchk_model::message::manager::{BenefactorState, ManagerReply};
+use stdchk_model::{BenefactorId, ErrorCode, Failure, Tier};
 use stdchk_protect::distance;
 
-use super::chunk::{Chunk, Holder};
+use super::benefactors::Benefactor;
+use super::chunk::{Chunk, held};
 use super::walks::Walk;
 use super::{Answer, Core, HostKey, Now, unavailable};
 
@@ -43,13 +44,18 @@ impl Core {
 
     /// Refuses while content may be left without a copy.
     fn check_spared(&self, id: BenefactorId) -> Result<(), Failure> {
+        // What was in a memory that is gone doesn't come back.
+        let is_gone = |one: &Benefactor| one.tier == Tier::Memory && one.state == BenefactorState::Lost;
+        if self.registry.get(id).is_some_and(is_gone) {
+            return Ok(());
+        }
         if self.registry.awaited().any(|other| other != id) {
             let message = "not all benefactors have reported what they hold since the manager started";
             return Err(unavailable(message).then("try again in half a minute"));
         }
         let is_lost = |chunk: &&Chunk| {
             let elsewhere = chunk.counted(&self.registry).filter(|holder| holder.benefactor != id);
-            chunk.wanted() > 0 && distance(elsewhere.map(Holder::held)) == 0
+            chunk.wanted() > 0 && distance(held(elsewhere, &self.registry)) == 0
         };
         // What nobody is known to have, it may have.
         let has_reported = self.registry.get(id).is_some_and(|benefactor| benefactor.reported);

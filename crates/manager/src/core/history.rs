@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use stdchk_model::message::benefactor::Command;
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, Moment};
-use stdchk_model::{BenefactorId, ErrorCode, Failure, cbor};
+use stdchk_model::{BenefactorId, ErrorCode, Failure, Tier, cbor};
 
 use super::{Answer, Core};
 use crate::journal::KEEPERS;
@@ -241,9 +241,10 @@ impl Core {
         })
     }
 
-    /// The benefactors that keep the journal.
+    /// The benefactors that keep the journal: disks alone, since it has to be there after a blackout.
     pub fn keepers(&self) -> impl Iterator<Item = BenefactorId> {
-        self.registry.iter().take(KEEPERS).map(|(keeper, _)| keeper)
+        let with_disks = self.registry.iter().filter(|(_, one)| one.tier == Tier::Disk);
+        with_disks.take(KEEPERS).map(|(keeper, _)| keeper)
     }
 
     /// The last moment of the start before this one.

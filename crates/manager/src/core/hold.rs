@@ -27,7 +27,7 @@ use stdchk_model::policy::Exposure;
 use stdchk_model::sets::FileVersions;
 use stdchk_model::{Failure, Ino, MapRoot, Policy, SessionId};
 
-use super::exposure::{SHARED, Shortage, Span};
+use super::exposure::{Count, SHARED, Shortage, Span};
 use super::inode::Body;
 use super::namespace::Namespace;
 use super::{Answer, Core};
@@ -154,7 +154,7 @@ impl Namespace {
 impl Core {
     /// Where a version stands that was committed at `at`.
     pub(super) fn milestone(&mut self, ino: Ino, version: u64, at: TimeNs, policy: &Policy) -> Milestone {
-        if policy.redundancy.distance() < 2 {
+        if !policy.may_lack() {
             // It never lacks a copy.
             let folder = self.namespace.inode(ino).map_or(SHARED, |inode| inode.parent);
             return Milestone { folder, position: at, in_set: false };
@@ -176,7 +176,7 @@ impl Core {
     pub(super) fn place_versions(&mut self, ino: Ino) {
         let (Ok(policy), Ok(inode)) = (self.namespace.policy(ino), self.namespace.inode(ino)) else { return };
         let Body::File(file) = &inode.body else { return };
-        if policy.redundancy.distance() < 2 {
+        if !policy.may_lack() {
             return;
         }
         let (named, versions) = (inode.named, file.versions.iter());
@@ -309,11 +309,9 @@ impl Core {
                 late <= self.namespace.clock
             }),
         };
-        let redundancy = policy.redundancy;
-        exceeds
-            && redundancy.distance() > 1
-            && !self.registry.is_pending()
-            && self.has_room(redundancy.hosts())
+        // What is in memory alone waits for its first disk; whether that can take it, `movable` says.
+        let hosts = if policy.at_commit().in_memory.is_some() { 1 } else { policy.redundancy.hosts() };
+        exceeds && policy.may_lack() && !self.registry.is_pending() && self.has_room(hosts)
     }
 
     /// Whether so many benefactors are on-line and have room.
@@ -413,5 +411,6 @@ impl Core {
 }
 
 fn told(shortage: Shortage) -> Exposed {
-    Exposed { chunks: shortage.count.chunks, bytes: shortage.count.bytes, since: shortage.since }
+    let Shortage { count: Count { chunks, bytes, in_memory }, since } = shortage;
+    Exposed { chunks, bytes, since, in_memory }
 }

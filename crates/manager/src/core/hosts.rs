@@ -26,7 +26,7 @@ use stdchk_model::limits::SENT_ENTRIES_MAX;
 use stdchk_model::message::benefactor::StorageState;
 use stdchk_model::message::handshake::MemberId;
 use stdchk_model::message::manager::{BenefactorState, ManagerReply, Sent, TimeNs};
-use stdchk_model::{BenefactorId, ClientId, MachineId, cbor};
+use stdchk_model::{BenefactorId, ClientId, MachineId, Tier, cbor};
 use stdchk_placement::history::{History, State};
 
 use super::benefactors::Registry;
@@ -492,7 +492,8 @@ impl Core {
     /// Takes note of how these benefactors are seen.
     pub(super) fn note_seen(&mut self, seen: &[BenefactorId]) {
         for id in seen {
-            if let Some(benefactor) = self.registry.get(*id) {
+            // Nothing is placed by the pasts of those that keep blocks in memory.
+            if let Some(benefactor) = self.registry.get(*id).filter(|one| one.tier == Tier::Disk) {
                 self.hosts.note(HostKey::Benefactor(*id), state_of(benefactor.state, benefactor.load.state));
             }
         }

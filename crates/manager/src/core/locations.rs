@@ -17,11 +17,11 @@ use std::ops::Bound;
 use stdchk_model::exact::{narrow, part, part_mut};
 use stdchk_model::limits::REPLICAS_DEFAULT;
 use stdchk_model::message::manager::{ChunkLocations, Location, StoredBlock, TimeNs};
-use stdchk_model::{BenefactorId, BlockId, ChunkId};
-use stdchk_protect::{distance, distance_at};
+use stdchk_model::{BenefactorId, BlockId, ChunkId, Durability};
+use stdchk_protect::{Held, is_readable, is_readable_at};
 
 use super::benefactors::Registry;
-use super::chunk::{Care, Chunk, Holder, Reach, Risk};
+use super::chunk::{Care, Chunk, Holder, Reach, Risk, held};
 use super::exposure::{Exposure, Lacking, SHARED, Span, joined};
 use super::table::GrowingTable;
 
@@ -120,6 +120,10 @@ pub struct Locations {
     unnamed: BTreeSet<(u64, Slot)>,
     /// Chunks that may have more blocks than are wanted.
     spare: BTreeSet<Slot>,
+    /// Chunks of which disks have what is wanted, and memory has copies as well.
+    spare_in_memory: BTreeSet<Slot>,
+    /// Plain bytes of what some memory has, and no disk.
+    in_memory_alone_bytes: u64,
     /// Chunks that are nearer to loss than wanted and not lost, or would be without the blocks that are to go.
     at_risk: BTreeSet<Key>,
     /// The latter.
@@ -236,9 +240,9 @@ impl Locations {
         self.moving
     }
 
-    /// How many benefactors have to be lost before the chunk is; 0: it is not there.
-    pub fn distance(&self, id: &ChunkId, registry: &Registry) -> u8 {
-        self.get(id).map_or(0, |chunk| chunk.distance(registry))
+    /// Whether the chunk is as safe as a commit needs it.
+    pub fn suffices(&self, id: &ChunkId, registry: &Registry, needed: Durability) -> bool {
+        self.get(id).is_some_and(|chunk| chunk.suffices(registry, needed))
     }
 
     // --- what benefactors have
@@ -414,6 +418,8 @@ impl Locations {
         if is_gone {
             self.settle(slot, None, None);
             self.spare.remove(&slot);
+            self.spare_in_memory.remove(&slot);
+            self.note_alone(slot, false);
             let hash = self.hasher.hash_one(self.at(slot).id);
             let listed = self.slots.remove(hash, |other| *other == slot);
             assert_eq!(listed, Some(slot), "a chunk is in the table");
@@ -436,6 +442,12 @@ impl Locations {
     pub fn spare(&self, after: Option<Slot>) -> impl Iterator<Item = Slot> + '_ {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         self.spare.range((from, Bound::Unbounded)).copied()
+    }
+
+    /// Chunks of which disks have what is wanted, and memory has copies as well, behind `after`.
+    pub fn spare_in_memory(&self, after: Option<Slot>) -> impl Iterator<Item = Slot> + '_ {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.spare_in_memory.range((from, Bound::Unbounded)).copied()
     }
 
     /// The chunk has no more blocks than are wanted.
@@ -466,11 +478,19 @@ impl Locations {
         let is_moving = chunk.holders.iter().any(|holder| holder.leaves(registry));
         let lacks = if is_moving { chunk.distance_staying(registry) } else { distance } < wanted;
         let lasting = if is_moving { chunk.distance_lasting(registry) } else { distance };
-        let reach = (wanted > 0).then(|| match distance {
-            _ if stdchk_protect::distance(chunk.online(registry).map(Holder::held)) > 0 => Reach::Readable,
-            _ if stdchk_protect::distance(chunk.known(registry).map(Holder::held)) > 0 => Reach::Away,
-            _ => Reach::Gone,
-        });
+        let reach = (wanted > 0).then(|| chunk.reach(registry));
+        // Nothing of it is on a disk, and some memory has it.
+        let alone = distance == 0 && chunk.is_there(registry);
+        let in_memory = alone && wanted > 0;
+        let is_spare_in_memory = wanted > 0
+            && distance >= wanted
+            && chunk.holders.iter().any(|holder| holder.is_in_memory(registry));
+        match is_spare_in_memory {
+            true => self.spare_in_memory.insert(slot),
+            false => self.spare_in_memory.remove(&slot),
+        };
+        self.note_alone(slot, alone);
+        let chunk = self.at(slot);
         if wanted > 0 && chunk.holders.len() > chunk.fewest(wanted) {
             self.spare.insert(slot);
         }
@@ -483,11 +503,11 @@ impl Locations {
         let care = if moved { Care::Waits } else { chunk.care };
         let risk = lacks.then(|| {
             let movable = match care {
-                Care::Copied => distance > 0,
+                Care::Copied => distance > 0 || in_memory,
                 Care::Waits => !sources.is_empty(),
                 Care::Blocked | Care::Failed => false,
             };
-            let lacking = Lacking { span, bytes: chunk.length, movable };
+            let lacking = Lacking { span, bytes: chunk.length, movable, in_memory };
             Risk { distance, lasting, is_exposed: distance < wanted, lacking }
         });
         self.at_mut(slot).care = care;
@@ -502,6 +522,21 @@ impl Locations {
                 }
             }
         }
+    }
+
+    /// Some memory has the chunk and no disk, or not so.
+    fn note_alone(&mut self, slot: Slot, is_alone: bool) {
+        let chunk = self.at_mut(slot);
+        let bytes = if is_alone { chunk.length } else { 0 };
+        let before = std::mem::replace(&mut chunk.alone_in_memory, bytes);
+        let others = self.in_memory_alone_bytes.checked_sub(u64::from(before));
+        let Some(others) = others else { unreachable!("it was added") };
+        self.in_memory_alone_bytes = others + u64::from(bytes);
+    }
+
+    /// Plain bytes of what some memory has, and no disk.
+    pub fn in_memory_alone_bytes(&self) -> u64 {
+        self.in_memory_alone_bytes
     }
 
     /// The chunk is counted like this from now on.
@@ -545,7 +580,7 @@ impl Locations {
                 }
             }
             // Both may stand at the same place.
-            if let Some(risk) = risk.filter(|risk| risk.distance > 0) {
+            if let Some(risk) = risk.filter(|risk| risk.distance > 0 || risk.lacking.in_memory) {
                 let (lasting, first) = risk.place();
                 self.at_risk.insert((lasting, first, slot));
             }
@@ -690,29 +725,34 @@ impl Locations {
 
     // --- where chunks are
 
-    /// Where a chunk can be read: at benefactors that are on-line, then at those whose silence may mean nothing yet.
+    /// Where a chunk can be read: at benefactors that are on-line, then at those whose silence may mean nothing yet; of either, in memory
+    /// first.
     pub fn locate(&self, id: &ChunkId, registry: &Registry) -> ChunkLocations {
         let chunk = self.get(id);
         let known: Vec<&Holder> = chunk.map_or(Vec::new(), |chunk| chunk.known(registry).collect());
-        let (online, others): (Vec<&Holder>, Vec<&Holder>) =
+        let (mut online, others): (Vec<&Holder>, Vec<&Holder>) =
             known.into_iter().partition(|holder| registry.is_online(holder.benefactor));
-        let (readable, lost): (Vec<&Holder>, Vec<&Holder>) =
+        let (mut readable, lost): (Vec<&Holder>, Vec<&Holder>) =
             others.into_iter().partition(|holder| registry.counts(holder.benefactor));
-        let is_readable = distance(online.iter().map(|holder| holder.held())) > 0;
+        let is_readable = is_readable(held(online.iter().copied(), registry));
         let pending = !is_readable && registry.is_pending();
-        let at: Vec<Location> = online.into_iter().chain(readable).map(location).collect();
-        let mut away: Vec<BenefactorId> = lost.iter().map(|holder| holder.benefactor).collect();
-        if distance_at(&at) == 0 && away.is_empty() {
+        online.sort_by_key(|holder| !holder.is_in_memory(registry));
+        readable.sort_by_key(|holder| !holder.is_in_memory(registry));
+        let at: Vec<Location> =
+            online.into_iter().chain(readable).map(|holder| location(holder, registry)).collect();
+        let returning = lost.iter().filter(|holder| holder.may_return(registry));
+        let mut away: Vec<BenefactorId> = returning.map(|holder| holder.benefactor).collect();
+        if !is_readable_at(&at) && away.is_empty() {
             away = registry.unreported().collect();
         }
         ChunkLocations { at, pending, away }
     }
 
-    /// Where a chunk is on-line and durable now.
+    /// Where a chunk is on-line now: on disks, and in memory, which says so.
     pub fn locate_durable(&self, id: &ChunkId, registry: &Registry) -> ChunkLocations {
         let online = self.get(id).into_iter().flat_map(|chunk| chunk.online(registry));
-        let at: Vec<Location> = online.map(location).collect();
-        let pending = distance_at(&at) == 0 && registry.is_pending();
+        let at: Vec<Location> = online.map(|holder| location(holder, registry)).collect();
+        let pending = !is_readable_at(&at) && registry.is_pending();
         ChunkLocations { at, pending, away: Vec::new() }
     }
 }
@@ -722,8 +762,9 @@ fn at(chunks: &[Option<Chunk>], slot: Slot) -> &Chunk {
     chunk
 }
 
-fn location(holder: &Holder) -> Location {
-    Location { benefactor: holder.benefactor, encoding: holder.encoding, index: holder.index }
+fn location(holder: &Holder, registry: &Registry) -> Location {
+    let Held { benefactor, encoding, index, tier } = holder.held(registry);
+    Location { benefactor, encoding, index, tier }
 }
 
 /// The chunk of a queue's entry, if the entry still says what the chunk's own state says.

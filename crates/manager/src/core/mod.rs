@@ -21,6 +21,7 @@ mod inode;
 mod lifetimes;
 mod locations;
 mod look;
+mod memory;
 mod namespace;
 mod operations;
 mod pace;
@@ -55,13 +56,14 @@ use stdchk_model::message::manager::{
 };
 use stdchk_model::user::Access;
 use stdchk_model::{
-    BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, ErrorCode, Failure, Ino, OpId, PoolId, Receipt,
-    SessionId, User, cbor, size,
+    BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, Durability, ErrorCode, Failure, Ino, OpId, PoolId,
+    Receipt, SessionId, User, cbor, size,
 };
 use stdchk_placement::{RoundRobin, Select, Wish};
 
 use self::bandwidths::Bandwidths;
 use self::benefactors::Registry;
+use self::chunk::Holder;
 pub use self::collection::{Collected, Cursor};
 pub use self::create::Leaves;
 pub use self::history::Follows;
@@ -180,6 +182,7 @@ pub struct Core {
     references: References,
     walks: walks::Walks,
     collecting: collection::ByItself,
+    emptying: memory::Emptying,
     lifetimes: lifetimes::Lifetimes,
     select: Box<dyn Select>,
     /// Sessions of before the manager's start were given their time to come back.
@@ -253,6 +256,7 @@ impl Core {
             references: References::default(),
             walks: walks::Walks::default(),
             collecting: collection::ByItself::default(),
+            emptying: memory::Emptying::default(),
             lifetimes: lifetimes::Lifetimes::default(),
             select: Box::new(RoundRobin),
             settled: false,
@@ -357,8 +361,8 @@ impl Core {
         use ManagerRequest as Q;
         match request {
             Q::Change { id, change } => self.change(id, &change),
-            Q::OpenSession { session, client, ino, distance } => {
-                self.open_session(session, client, (ino, distance), now)
+            Q::OpenSession { session, client, ino, durability } => {
+                self.open_session(session, client, (ino, durability), now)
             }
             Q::Create { .. } => self.create(request, now),
             Q::OpenContainer { session, client, folder } => self.open_container(session, client, folder, now),
@@ -420,7 +424,7 @@ impl Core {
             Q::Locate { chunks } => ManagerReply::Locations(self.locate(&chunks)?),
             Q::Benefactors => ManagerReply::Benefactors(self.registry.infos(now.ms)),
             Q::Own(machine) => {
-                let own = self.registry.on_machine(machine);
+                let own = self.registry.own(machine);
                 ManagerReply::Own(own.and_then(|own| self.registry.info(own, now.ms)))
             }
             Q::GetPolicy(ino) => ManagerReply::Policy(namespace.policy(ino)?),
@@ -511,19 +515,19 @@ impl Core {
         &mut self,
         id: SessionId,
         client: ClientId,
-        (ino, distance): (Ino, Option<u8>),
+        (ino, durability): (Ino, Option<Durability>),
         now: Now,
     ) -> Answer {
-        if distance == Some(0) {
+        if durability.is_some_and(|needed| needed.distance == 0 || needed.in_memory == Some(0)) {
             return Err(commit::invalid("a version that is at distance 0 is lost"));
         }
         let (base, base_root) = self.namespace.version(ino, None)?.unzip();
         let policy = self.namespace.policy(ino)?;
         let base_at = self.namespace.position(ino)?;
-        let is_new = distance.is_none();
-        let distance = distance.unwrap_or_else(|| policy.distance_at_commit());
+        let is_new = durability.is_none();
+        let durability = durability.unwrap_or_else(|| policy.at_commit());
         let holder = (self.asking, client);
-        if self.sessions.open(id, holder, ino, (base_root.clone(), base_at), (distance, is_new), now.ms)? {
+        if self.sessions.open(id, holder, ino, (base_root.clone(), base_at), (durability, is_new), now.ms)? {
             self.namespace.hold(ino);
             self.build_on(base_root.as_ref(), None);
         }
@@ -544,7 +548,8 @@ impl Core {
         let session = self.sessions.get_mut(id, now.ms)?;
         let (turn, ino, own, client) = (session.turn, session.ino, session.reserved, session.client);
         let policy = self.namespace.policy(ino)?;
-        let stripe = self.place(&policy, self.host_of(client), (avoid, turn), now)?;
+        let mut stripe = self.place(&policy, self.host_of(client), (avoid, turn), now)?;
+        stripe.extend(self.place_in_memory(&policy, avoid, turn));
         self.registry.borrow(&stripe, now.ms + placing::BORROWED_MS);
         let free = self.free_beside(own, now);
         let share = (free / RESERVATION_SHARE).max(CHUNK_BYTES_DEFAULT as u64).min(free);
@@ -664,7 +669,15 @@ impl Core {
             let message = format!("{at} didn't give the receipt that a client presents as its own");
             return Err(Failure::new(ErrorCode::Denied, message));
         }
-        if receipt.sequence <= benefactor.fence {
+        // What the benefactor itself has told meanwhile is no news: while memory is emptied, a receipt is seldom newer than the last order.
+        let is_known = |block: &BlockId| {
+            let chunk = self.locations.get(&block.chunk);
+            let is_it = |holder: &Holder| holder.benefactor == at && holder.block(block.chunk) == *block;
+            chunk.is_some_and(|chunk| chunk.known(&self.registry).any(is_it))
+        };
+        if receipt.sequence <= benefactor.fence
+            && !receipt.blocks.iter().all(|stored| is_known(&stored.block))
+        {
             return outdated("blocks may have been deleted since");
         }
         let chunks = receipt.blocks.iter();

@@ -35,6 +35,8 @@ const LATE_MS: u64 = 60_000;
 const RANKINGS_MAX: usize = 1024;
 /// Time for which machines that go soon take blocks if too few others can, milliseconds: longer than a client asks before it gives up.
 pub(super) const BORROWED_MS: u64 = 60_000;
+/// Room in memory without which nothing more is sent there: what is on its way to a benefactor from several clients fits.
+const ROOM_IN_MEMORY_BYTES: u64 = 8 * CHUNK_BYTES_DEFAULT as u64;
 /// Rankings that are asked for at once: they take half a second at 10,000 benefactors, and come together.
 const WANTED_AT_ONCE: usize = 8;
 
@@ -352,7 +354,7 @@ impl Core {
             candidates.extend(own.filter(is_left));
         }
         let for_commit =
-            usize::from(enough(policy.redundancy)) + usize::from(policy.distance_at_commit()) - 1;
+            usize::from(enough(policy.redundancy)) + usize::from(policy.at_commit().distance) - 1;
         if candidates.len() < for_commit {
             candidates.extend(self.registry.lendable(for_commit - candidates.len(), &wish));
         }
@@ -360,6 +362,31 @@ impl Core {
             true => Err(self.none_usable(&wish, now)),
             false => Ok(candidates),
         }
+    }
+
+    /// What a stripe has in memory beside: as many as a commit needs, at least, or none. Of those on one machine one suffices, while there
+    /// are enough on others: they are lost together.
+    pub(super) fn place_in_memory(
+        &self,
+        policy: &Policy,
+        avoid: &[BenefactorId],
+        turn: u64,
+    ) -> Vec<BenefactorId> {
+        let Some(needed) = policy.at_commit().in_memory.map(usize::from) else { return Vec::new() };
+        // Some on one machine are left to choose from, and no work grows with all of them beyond a look.
+        let most = needed.max(usize::from(policy.stripe));
+        let width = 4 * most;
+        let wish = Wish { width, avoid, room_bytes: ROOM_IN_MEMORY_BYTES, turn, insist_until: 0 };
+        let mut all = self.select.select(&self.registry.hosts_in_memory(), &wish);
+        let mut machines = HashSet::new();
+        let is_first =
+            |id: &BenefactorId| self.registry.machine(*id).is_none_or(|machine| machines.insert(machine));
+        let apart: Vec<BenefactorId> = all.iter().copied().filter(is_first).collect();
+        if apart.len() >= needed {
+            all = apart;
+        }
+        all.truncate(most);
+        if all.len() < needed { Vec::new() } else { all }
     }
 
     /// Where new blocks of a chunk go: to racks in which none of it lies, as far as there are some.

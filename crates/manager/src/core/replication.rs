@@ -25,7 +25,7 @@ use stdchk_placement::{HostState, Wish};
 use stdchk_protect::{Held, Plan, distance, plan_at};
 
 use super::benefactors::Registry;
-use super::chunk::{Care, Holder};
+use super::chunk::{Care, held};
 use super::{Core, Now};
 
 /// Plain bytes of copies that one source has on order: a fast disk and network have them done in a tenth of a second, and
@@ -352,7 +352,7 @@ impl Core {
         let turn = u64::from_le_bytes(*id.0.first_chunk::<8>()?);
         let bytes = u64::from(chunk.length);
         // A chunk that survives a loss waits for those that are busy; one that doesn't, they take.
-        let survives = distance(chunk.staying(&self.registry).map(Holder::held)) > 1;
+        let survives = distance(held(chunk.staying(&self.registry), &self.registry)) > 1;
         let insist_until = usize::from(!survives);
         let wish = Wish { width: make.len(), avoid: &avoid, room_bytes: bytes, turn, insist_until };
         let destinations = self.destinations(&hosts.all, &wish, &holders);
@@ -382,8 +382,8 @@ impl Core {
     /// What should be made anew of a chunk, and from what: not from what failed, if there is anything else.
     fn plan(&self, id: &ChunkId, hosts: &Hosts) -> Option<Plan> {
         let chunk = self.locations.get(id)?;
-        let staying: Vec<Held> = chunk.staying(&self.registry).map(Holder::held).collect();
-        let readable = chunk.online(&self.registry).map(Holder::held);
+        let staying: Vec<Held> = held(chunk.staying(&self.registry), &self.registry).collect();
+        let readable = held(chunk.online(&self.registry), &self.registry);
         let (in_vain, others): (Vec<Held>, Vec<Held>) =
             readable.partition(|held| self.copies.was_in_vain(id, held));
         let of = |readable: &[Held], hosts: &[BenefactorId]| {

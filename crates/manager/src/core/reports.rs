@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 
 use stdchk_model::message::benefactor::{BenefactorLoad, Command, OwnerWish};
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, Registration, StoredBlock};
-use stdchk_model::{BenefactorId, BlockId, ErrorCode, Failure};
+use stdchk_model::{BenefactorId, BlockId, ErrorCode, Failure, Tier};
 
 use super::benefactors::Benefactor;
 use super::chunk::Care;
 use super::walks::Walk;
-use super::{Answer, Core, Now, check_length};
+use super::{Answer, Core, HostKey, Now, check_length};
 
 /// Most blocks that one answer to a heartbeat tells to delete: keeps the answer small.
 const DELETIONS_AT_ONCE: usize = 8192;
@@ -38,6 +38,9 @@ impl Core {
             registration;
         let next_inventory = self.registry.next_inventory();
         let Some(benefactor) = self.registry.get_mut(id) else { return Err(unexpected()) };
+        if benefactor.tier == Tier::Memory {
+            self.hosts.remove(HostKey::Benefactor(id));
+        }
         let new_life = benefactor.incarnation != Some(incarnation);
         // Nobody waits without end for the inventory of one that ends each time before it is told.
         let is_awaited = benefactor.incarnation.is_some() && !benefactor.reported;

@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use stdchk_model::message::handshake::MemberId;
 use stdchk_model::message::manager::TimeNs;
-use stdchk_model::{ChunkId, ClientId, ErrorCode, Failure, Ino, MapRoot, SessionId};
+use stdchk_model::{ChunkId, ClientId, Durability, ErrorCode, Failure, Ino, MapRoot, SessionId};
 
 /// Most sessions at a time: bounds the manager's memory and the answer to a sign of life.
 const SESSIONS_MAX: usize = 65_536;
@@ -24,8 +24,8 @@ pub struct Session {
     pub base: Option<MapRoot>,
     /// Position of the version that the file had when the session began.
     pub base_at: Option<TimeNs>,
-    /// How far from loss its chunks must be when they are committed, by the policy of when the session began.
-    pub distance: u8,
+    /// How safe its chunks must be when they are committed, by the policy of when the session began.
+    pub durability: Durability,
     /// Chunks of which it brought receipts.
     pub secured: HashSet<ChunkId>,
     /// Chunks of others that it asked for.
@@ -109,7 +109,7 @@ impl Sessions {
         (member, client): (Option<MemberId>, ClientId),
         ino: Ino,
         (base, base_at): (Option<MapRoot>, Option<TimeNs>),
-        (distance, is_new): (u8, bool),
+        (durability, is_new): (Durability, bool),
         now_ms: u64,
     ) -> Result<bool, Failure> {
         if let Some(known) = self.sessions.get(&id) {
@@ -133,7 +133,7 @@ impl Sessions {
             ino,
             base,
             base_at,
-            distance,
+            durability,
             secured,
             pinned,
             asked,

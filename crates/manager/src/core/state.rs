@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use stdchk_model::limits::{CHUNK_BYTES_DEFAULT, LIST_ENTRIES_MAX};
-use stdchk_model::message::manager::{BenefactorState, CheckpointSet, PoolStatus, Space};
+use stdchk_model::message::manager::{BenefactorState, CheckpointSet, MemorySpace, PoolStatus, Space};
 use stdchk_model::naming::Naming;
 use stdchk_model::sets::{FileVersions, checkpoint_sets};
 use stdchk_model::user::Access;
-use stdchk_model::{ErrorCode, Failure, Ino};
+use stdchk_model::{ErrorCode, Failure, Ino, Tier};
 
 use super::inode::{Body, Inode};
 use super::{Core, Now};
@@ -55,7 +55,7 @@ impl Core {
     pub(super) fn space(&self) -> Space {
         let mut space = Space { inodes: count(self.namespace.len()), ..Space::default() };
         let (mut online, mut most_free) = (false, 0);
-        for (id, benefactor) in self.registry.iter() {
+        for (id, benefactor) in self.registry.iter().filter(|(_, one)| one.tier == Tier::Disk) {
             if benefactor.state == BenefactorState::Online {
                 let load = &benefactor.load;
                 space.donated_bytes = space.donated_bytes.saturating_add(load.donated_bytes);
@@ -70,19 +70,35 @@ impl Core {
             }
         }
         space.reserved_bytes = self.sessions.reserved();
-        space.free_bytes = space.free_bytes.saturating_sub(space.reserved_bytes);
+        let promised = space.reserved_bytes.saturating_add(self.locations.in_memory_alone_bytes());
+        space.free_bytes = space.free_bytes.saturating_sub(promised);
         // What is only reserved may come back.
         space.is_full = online && most_free < CHUNK_BYTES_DEFAULT as u64;
         space
     }
 
-    /// Free space if one reservation of `reserved` bytes didn't count, bytes.
+    /// What those have that keep blocks in memory.
+    fn memory(&self) -> MemorySpace {
+        let chunks_alone = self.locations.exposure().total().in_memory;
+        let mut memory = MemorySpace { chunks_alone, ..MemorySpace::default() };
+        let those = self.registry.iter().filter(|(_, one)| one.tier == Tier::Memory);
+        for (_, one) in those.filter(|(_, one)| one.state == BenefactorState::Online) {
+            memory.benefactors += 1;
+            memory.donated_bytes = memory.donated_bytes.saturating_add(one.load.donated_bytes);
+            memory.used_bytes = memory.used_bytes.saturating_add(one.load.used_bytes);
+            memory.free_bytes = memory.free_bytes.saturating_add(one.load.free_bytes);
+        }
+        memory
+    }
+
+    /// Free space if one reservation of `reserved` bytes didn't count, bytes. What lies in memory alone is to come to disks, so it has its place there.
     pub(super) fn free_beside(&self, reserved: u64, now: Now) -> u64 {
         let hosts = self.registry.hosts();
         let online = hosts.iter().filter(|host| host.online);
         let borrowed = self.registry.borrowed_bytes(now.ms);
         let free = online.map(|host| host.free_bytes).fold(borrowed, u64::saturating_add);
-        free.saturating_sub(self.sessions.reserved().saturating_sub(reserved))
+        let promised = self.sessions.reserved().saturating_sub(reserved);
+        free.saturating_sub(promised).saturating_sub(self.locations.in_memory_alone_bytes())
     }
 
     pub(super) fn status(&self, now: Now) -> PoolStatus {
@@ -120,6 +136,7 @@ impl Core {
             managers: Vec::new(),
             chunks_moving: moving.chunks,
             chunks_unmovable: moving.stuck,
+            memory: self.memory(),
         }
     }
 

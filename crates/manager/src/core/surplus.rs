@@ -5,15 +5,17 @@
 //! there) must keep the chunk as far from loss as is wanted without the ones that go, and of the others none is touched. What is in
 //! doubt now is looked at again later.
 //!
+//! What lies in memory is no affair of this: it goes by itself ([`super::memory`]).
+//!
 //! Blocks that are to go ([`Holder::is_to_go`]) count for nothing here: those that stay must keep the chunk as far from loss as is wanted
 //! alone. Then the others go, all that are beyond doubt. Blocks on machines that go soon count for nothing, too, and stay.
 
 use std::collections::{HashMap, HashSet};
 
-use stdchk_model::{BenefactorId, ChunkId};
+use stdchk_model::{BenefactorId, ChunkId, Tier};
 use stdchk_protect::{Held, distance, surplus as superfluous};
 
-use super::chunk::{Chunk, Holder};
+use super::chunk::{Chunk, Holder, held};
 use super::locations::Slot;
 use super::{Core, Now};
 
@@ -34,7 +36,8 @@ impl Core {
     ) -> Option<Vec<Holder>> {
         let chunk = self.locations.at(slot);
         let wanted = chunk.wanted();
-        let counted = chunk.counted(&self.registry).copied().collect();
+        let on_disk = |holder: &&Holder| !holder.is_in_memory(&self.registry);
+        let counted = chunk.counted(&self.registry).filter(on_disk).copied().collect();
         if wanted == 0 || self.too_much(counted, wanted).is_empty() {
             return None;
         }
@@ -53,17 +56,17 @@ impl Core {
         let (mut gone, mut staying): (Vec<Holder>, Vec<Holder>) =
             blocks.into_iter().partition(|holder| holder.leaves(&self.registry));
         gone.retain(|holder| holder.is_to_go(&self.registry));
-        let held: Vec<Held> = staying.iter().map(Holder::held).collect();
+        let held: Vec<Held> = held(staying.iter(), &self.registry).collect();
         if distance(held.iter().copied()) < wanted {
             return Vec::new();
         }
         let superfluous = superfluous(&held, wanted);
-        staying.retain(|holder| superfluous.contains(&holder.held()));
+        staying.retain(|holder| superfluous.contains(&holder.held(&self.registry)));
         gone.append(&mut staying);
         gone
     }
 
-    /// The blocks of a chunk that surely are there and stay there; none while somebody is busy with the chunk.
+    /// The blocks of a chunk that surely are on disks and stay there; none while somebody is busy with the chunk.
     fn certain(&self, chunk: &Chunk, spared: &HashSet<ChunkId>, now: Now) -> Vec<Holder> {
         let young = now.ms.saturating_sub(chunk.touched_ms()) < self.setting.timing.garbage_age_ms;
         if young
@@ -73,17 +76,22 @@ impl Core {
         {
             return Vec::new();
         }
-        let certain = |holder: &&Holder| {
+        self.surely_there(chunk).copied().collect()
+    }
+
+    /// The blocks of a chunk that surely are on disks and stay there, unless somebody is busy with it.
+    pub(super) fn surely_there<'a>(&'a self, chunk: &'a Chunk) -> impl Iterator<Item = &'a Holder> + Clone {
+        chunk.online(&self.registry).filter(move |holder| {
             let benefactor = self.registry.get(holder.benefactor);
             // Fewer blocks than the index believes: one of those that it lacks may be this one.
             benefactor.is_some_and(|benefactor| {
-                benefactor.reported
+                benefactor.tier == Tier::Disk
+                    && benefactor.reported
                     && benefactor.load.blocks >= self.locations.blocks_at(holder.benefactor)
                     // A disk that has failed is no place to rely on; what is to go from it may.
                     && (!benefactor.load.disk_failed || holder.leaves(&self.registry))
             }) && self.deletions.get(&holder.benefactor).is_none_or(|queue| queue.is_empty())
-        };
-        chunk.online(&self.registry).filter(certain).copied().collect()
+        })
     }
 
     /// Has surplus blocks deleted. What is still doubted beside them is looked at again at once: what goes now leaves enough without it.

@@ -54,7 +54,7 @@ impl Core {
     /// Does a part of what is due, in a few milliseconds. Tells whether there is more to do at once.
     pub fn work(&mut self, now: Now) -> bool {
         self.set_clock(now);
-        self.walk_on() || self.look_on(now) || self.collect_by_itself(now)
+        self.walk_on() || self.look_on(now) || self.empty_memory(now) || self.collect_by_itself(now)
     }
 
     /// Whether what happened was not counted yet for all chunks that it concerns.

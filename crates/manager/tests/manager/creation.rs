@@ -15,7 +15,7 @@ fn create(number: u8, name: &str, exclusive: bool, again: Option<Ino>) -> Manage
         gid: 6,
         exclusive,
         again,
-        distance: None,
+        durability: None,
     }
 }
 
@@ -44,7 +44,7 @@ fn a_new_file_gets_a_little_space_unless_the_pool_is_nearly_full_and_gives_it_ba
     assert_eq!(room(&mut pool, create(1, "a", false, None)), (SMALL, 2, SMALL), "its answer was lost");
     assert_eq!(room(&mut pool, create(2, "b", false, None)), (SMALL, 2, 2 * SMALL));
     let ino = pool.attr("a").unwrap().ino;
-    let open = ManagerRequest::OpenSession { session: session(3), client: CLIENT, ino, distance: None };
+    let open = ManagerRequest::OpenSession { session: session(3), client: CLIENT, ino, durability: None };
     assert_eq!(room(&mut pool, open), (0, 0, 2 * SMALL), "a file that is merely opened");
     pool.close(2);
     assert_eq!(pool.status().space.reserved_bytes, SMALL);
@@ -53,7 +53,7 @@ fn a_new_file_gets_a_little_space_unless_the_pool_is_nearly_full_and_gives_it_ba
 }
 
 fn open(pool: &mut Pool, number: u8, ino: Ino) -> Result<ManagerReply, Failure> {
-    pool.ask(ManagerRequest::OpenSession { session: session(number), client: CLIENT, ino, distance: None })
+    pool.ask(ManagerRequest::OpenSession { session: session(number), client: CLIENT, ino, durability: None })
 }
 
 /// A pool whose manager has forgotten a file that it had made.

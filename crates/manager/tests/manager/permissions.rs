@@ -8,7 +8,7 @@ use stdchk_model::message::handshake::{MemberId, Role};
 use stdchk_model::message::manager::{
     Change, Existing, FileKind, Hold, ManagerReply, ManagerRequest as Q, PackedMembers, VersionState,
 };
-use stdchk_model::{ClientId, ErrorCode, Failure, Ino, MachineId, MapRoot, OpId, User, cbor};
+use stdchk_model::{ClientId, Durability, ErrorCode, Failure, Ino, MachineId, MapRoot, OpId, User, cbor};
 
 /// Owner, member of the group, others.
 const OWNER: u32 = 1;
@@ -100,7 +100,7 @@ fn create(tree: &Tree, again: Option<Ino>) -> Q {
         gid: 77,
         exclusive: false,
         again,
-        distance: None,
+        durability: None,
     }
 }
 
@@ -177,12 +177,17 @@ const TABLE: &[(&str, Asking, [&str; 3])] = &[
     ("what is similar", |t| Q::Similar(t.file), ["oa", "ogta", "oa"]),
     (
         "write",
-        |t| Q::OpenSession { session: session(9), client: CLIENT, ino: t.file, distance: None },
+        |t| Q::OpenSession { session: session(9), client: CLIENT, ino: t.file, durability: None },
         ["oa", "ogta", "oa"],
     ),
     (
         "write again",
-        |t| Q::OpenSession { session: session(9), client: CLIENT, ino: t.file, distance: Some(1) },
+        |t| Q::OpenSession {
+            session: session(9),
+            client: CLIENT,
+            ino: t.file,
+            durability: Some(Durability::on_disks(1)),
+        },
         ["oa", "ogta", "oa"],
     ),
     ("create", |t| create(t, None), ["oa", "ogta", "oa"]),
@@ -322,7 +327,7 @@ fn a_session_is_for_the_member_that_opened_it() {
         user: Some(User::new(user, 8)),
     };
     let (victim, adversary) = (of(1, OWNER), of(2, OTHER));
-    let open = Q::OpenSession { session: session(1), client: CLIENT, ino: tree.file, distance: None };
+    let open = Q::OpenSession { session: session(1), client: CLIENT, ino: tree.file, durability: None };
     tree.pool.ask_as(&victim, open.clone()).unwrap();
     for request in of_session() {
         let refused = tree.pool.ask_as(&adversary, request.clone());
@@ -446,7 +451,7 @@ fn nobody_comes_to_the_content_of_another_ones_file_by_a_detour() {
         gid: 8,
         exclusive: false,
         again: Some(ino),
-        distance: Some(1),
+        durability: Some(Durability::on_disks(1)),
     };
     refused(&mut tree.pool, made_again);
     // The session that made it, whose number those may know who see its versions.
@@ -460,7 +465,7 @@ fn nobody_comes_to_the_content_of_another_ones_file_by_a_detour() {
         gid: 9,
         exclusive: true,
         again: None,
-        distance: None,
+        durability: None,
     };
     tree.pool.ask_as(&owner(), exclusive(20, "theirs", tree.app)).unwrap();
     tree.pool.ask_as(&owner(), Q::CloseSession { session: session(20), interrupted: false }).unwrap();
@@ -508,7 +513,7 @@ fn an_owner_goes_on_writing_what_it_made_unwritable_also_after_a_restart() {
         gid: 9,
         exclusive: true,
         again: None,
-        distance: None,
+        durability: None,
     };
     let ManagerReply::Session { attr, .. } = tree.pool.ask_as(&owner(), made).unwrap() else {
         panic!("a session")
@@ -517,7 +522,12 @@ fn an_owner_goes_on_writing_what_it_made_unwritable_also_after_a_restart() {
     (0..2).for_each(|benefactor| {
         tree.pool.register(Some(benefactor));
     });
-    let again = Q::OpenSession { session: session(9), client: CLIENT, ino: attr.ino, distance: Some(2) };
+    let again = Q::OpenSession {
+        session: session(9),
+        client: CLIENT,
+        ino: attr.ino,
+        durability: Some(Durability::on_disks(2)),
+    };
     assert!(is_refused(&tree.pool.ask_as(&other(), again.clone())));
     tree.pool.ask_as(&owner(), again).unwrap();
     // Set-id bits go with whoever writes; more of a mode is its owner's.

@@ -10,7 +10,7 @@ use stdchk_model::message::handshake::Role;
 use stdchk_model::message::manager::{
     BenefactorSecret, Change, FileKind, ManagerReply, ManagerRequest, Registration,
 };
-use stdchk_model::{ErrorCode, Incarnation, Ino, OpId, PoolId, ReceiptKey};
+use stdchk_model::{ErrorCode, Incarnation, Ino, OpId, PoolId, ReceiptKey, Tier};
 use stdchk_net::transport::unix_address;
 use stdchk_net::{Authority, BufferPool, Bytes, CallError, Connection, Identity};
 use tokio::sync::oneshot;
@@ -148,6 +148,7 @@ fn registration(secret: u8) -> ManagerRequest {
         term,
         machine,
         labels,
+        tier: Tier::Disk,
     };
     new.introduced(&BenefactorSecret([secret; 32]))
 }

@@ -6,7 +6,8 @@ use stdchk_model::message::manager::{
     BenefactorSecret, Change, FileKind, ManagerReply, ManagerRequest, StoredBlock, VersionState,
 };
 use stdchk_model::{
-    BenefactorId, BlockId, ChunkId, ChunkRef, ErrorCode, Incarnation, Ino, MapRoot, OpId, Redundancy,
+    BenefactorId, BlockId, ChunkId, ChunkRef, Durability, ErrorCode, Incarnation, Ino, MapRoot, OpId,
+    Redundancy,
 };
 
 const MIB: u64 = 1 << 20;
@@ -65,7 +66,7 @@ fn a_policy_that_asks_for_more_does_not_fail_those_who_write_by_the_one_of_befor
         session: session(3),
         client: CLIENT,
         ino: other,
-        distance: Some(distance),
+        durability: Some(Durability::on_disks(distance)),
     };
     assert_eq!(pool.ask(open(0)).unwrap_err().code, ErrorCode::Invalid);
     pool.ask(open(1)).unwrap();

@@ -23,6 +23,7 @@ mod lifetimes;
 mod loaded;
 mod machines;
 mod manager;
+mod memory;
 mod mounts;
 mod names;
 mod near;

@@ -33,7 +33,7 @@ impl Extra {
         let mut command =
             pool.command(&["benefactor", "run", folder, "--donate", "256MiB", "--floor", "1MiB"]);
         // It has the disk of the others, and would take their work for its owner's.
-        command.args(["--load-limit", "0"]);
+        command.args(["--load-limit", "0", "--tier", "disk"]);
         let log =
             fs::File::options().create(true).append(true).open(pool.path(&format!("{name}.log"))).unwrap();
         let child = command.args(more).stdout(Stdio::null()).stderr(log).spawn().unwrap();

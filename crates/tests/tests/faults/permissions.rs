@@ -13,7 +13,7 @@ use stdchk_model::message::Asked;
 use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest};
 use stdchk_model::message::handshake::Role;
 use stdchk_model::message::manager::{Change, ManagerReply, ManagerRequest};
-use stdchk_model::{BlockId, ChunkId, ClientId, ErrorCode, Failure, Ino, OpId, SessionId, User};
+use stdchk_model::{BlockId, ChunkId, ClientId, Durability, ErrorCode, Failure, Ino, OpId, SessionId, User};
 use stdchk_net::{Authority, BufferPool, Bytes, CallError, Connection, Identity, Keys};
 use stdchk_tests::{
     Mount, Outcome, Pool, Process, command, has_all_copies, outcome, random_bytes, wait_until,
@@ -198,7 +198,7 @@ fn an_adversary_that_asks_the_manager_itself_gets_nothing_of_another_user() {
             session: SessionId([session; 16]),
             client,
             ino,
-            distance: Some(1),
+            durability: Some(Durability::on_disks(1)),
         };
         let chmod =
             Change::SetAttr { ino, mode: Some(0o666), uid: None, gid: None, atime: None, mtime: None };

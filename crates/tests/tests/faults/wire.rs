@@ -16,7 +16,7 @@ use stdchk_model::message::manager::{
 };
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, Code, Encoding, ErrorCode, Failure, Incarnation, Ino,
-    MapRoot, OpId, Receipt, ReceiptKey, SessionId, cbor,
+    MapRoot, OpId, Receipt, ReceiptKey, SessionId, Tier, cbor,
 };
 use stdchk_net::frame::{HEAD_BYTES, Head, Kind, encode};
 use stdchk_net::transport::socket_of;
@@ -250,7 +250,7 @@ fn manager_requests() -> Vec<Vec<u8>> {
         Q::Locate { chunks: vec![some_chunk(1).id] },
         Q::Benefactors,
         Q::Similar(ino),
-        Q::OpenSession { session, client, ino, distance: None },
+        Q::OpenSession { session, client, ino, durability: None },
         Q::Reserve { session, bytes: 1 << 20, avoid: vec![BenefactorId(0)] },
         Q::Known { session, chunks: vec![some_chunk(1).id], room_bytes: 1 << 20 },
         Q::Receipts { session, receipts: receipts.clone() },
@@ -285,6 +285,7 @@ fn manager_requests() -> Vec<Vec<u8>> {
             term: None,
             machine: None,
             labels: Vec::new(),
+            tier: Tier::Disk,
         }
         .introduced(&BenefactorSecret([1; 32])),
         Q::BeginInventory { id: benefactor, registration: 5 },

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use stdchk_model::exact::to_usize;
 use stdchk_model::message::benefactor::BlockState;
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, VersionInfo};
-use stdchk_model::{BenefactorId, BlockId, EncodingId, ErrorCode, Ino, MapRoot};
+use stdchk_model::{BenefactorId, BlockId, EncodingId, ErrorCode, Ino, MapRoot, Tier};
 use stdchk_net::Bytes;
 use stdchk_protect::{Assembly, BadFragments, Gathered};
 
@@ -12,7 +13,7 @@ use super::client::{Place, Step};
 use super::content::{Number, chunk, content, id, list_of_root, name, named_by, shown};
 use super::files::{NAMES, name_of};
 use super::plant::Plant;
-use super::world::World;
+use super::world::{MEMORIES, World};
 
 impl World {
     /// The newest version of a file, or the one of a number; `None`: the file is gone.
@@ -63,6 +64,11 @@ impl World {
         }
         let unreadable = self.unreadable();
         self.lost.retain(|number| unreadable.contains(number));
+        // What only memory had may go with all memory that a commit rested on, and not before.
+        let losses = |number: &Number| self.lost_in_memory.get(number).copied().unwrap_or(0);
+        let gone: Vec<Number> =
+            unreadable.iter().copied().filter(|number| losses(number) >= to_usize(MEMORIES)).collect();
+        self.lost.extend(gone);
         if let Some(number) = unreadable.difference(&self.lost).next() {
             let at = self.holders().remove(number).unwrap_or_default();
             panic!("a version names chunk {number}, of which only this is durable: {}", self.shown_at(&at));
@@ -94,6 +100,20 @@ impl World {
     }
 
     // --- when all is quiet
+
+    /// A version was acknowledged. What of it is there as a commit asks for it is not to be lost with fewer benefactors from now on.
+    pub fn rests_on_memory_anew(&mut self, root: &MapRoot) {
+        let holders = self.holders();
+        for number in named_by(root) {
+            let at = holders.get(&number).into_iter().flatten();
+            let (on_disks, in_memory): (Vec<_>, Vec<_>) =
+                at.partition(|(_, node)| self.nodes[*node].tier == Tier::Disk);
+            let hosts: BTreeSet<usize> = in_memory.iter().map(|(_, node)| *node).collect();
+            if suffice(on_disks.iter().map(|(block, _)| block)) || hosts.len() >= to_usize(MEMORIES) {
+                self.lost_in_memory.remove(&number);
+            }
+        }
+    }
 
     /// Everybody comes back and ends what was begun; then nothing may be missing, nothing left over, and all can be read.
     pub fn quiet(&mut self) {
@@ -201,6 +221,9 @@ impl World {
             let at = holders.remove(&number).unwrap_or_default();
             let is_named = named.contains(&number);
             let distance = if is_named { self.distance() } else { 0 };
+            if at.iter().any(|(_, node)| self.nodes[*node].tier == Tier::Memory) {
+                return Err(format!("chunk {number} is in memory still: {}", self.shown_at(&at)));
+            }
             check_tidy(&at, distance, self.nodes.len(), self.is_narrow)
                 .map_err(|why| format!("chunk {number} {why}: {}", self.shown_at(&at)))?;
             let id = |node: usize| self.nodes[node].id;

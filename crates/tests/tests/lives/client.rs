@@ -6,9 +6,10 @@ use stdchk_model::message::benefactor::OwnerWish;
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, VersionState};
 use stdchk_model::policy::Semantics;
 use stdchk_model::{
-    BenefactorId, BlockId, ClientId, EncodingId, ErrorCode, Failure, Ino, MapRoot, Policy, Receipt, SessionId,
+    BenefactorId, BlockId, ClientId, EncodingId, ErrorCode, Failure, Ino, MapRoot, Policy, Receipt,
+    Redundancy, SessionId, Tier,
 };
-use stdchk_protect::{Held, distance, missing, taken};
+use stdchk_protect::{Held, copies_in_memory, missing, suffices, taken};
 
 use super::content::{
     self, LARGE_CHUNKS, LENGTH_MAX, Number, SMALL_CHUNKS, all_shown, encoding_of, id, name, named_by,
@@ -79,6 +80,8 @@ pub struct Client {
     pub held: BTreeSet<Place>,
     /// Chunks of which it has put blocks, and will put more.
     begun: BTreeSet<Number>,
+    /// Who keeps blocks in memory.
+    in_memory: BTreeSet<BenefactorId>,
     /// Who refused blocks.
     refused: BTreeSet<BenefactorId>,
     /// Since all refused, those that are busy are asked to take blocks all the same, until one did.
@@ -115,6 +118,7 @@ impl Client {
             receipts: Vec::new(),
             held: BTreeSet::new(),
             begun: BTreeSet::new(),
+            in_memory: BTreeSet::new(),
             refused: BTreeSet::new(),
             insists: false,
             sent: None,
@@ -174,7 +178,7 @@ impl Client {
                 ManagerRequest::OpenContainer { session, client: self.id, folder }
             }
             Step::Open => {
-                ManagerRequest::OpenSession { session, client: self.id, ino: self.ino, distance: None }
+                ManagerRequest::OpenSession { session, client: self.id, ino: self.ino, durability: None }
             }
             Step::Ask => {
                 let chunks = self.needed().into_iter().map(id).collect();
@@ -217,15 +221,30 @@ impl Client {
 
     /// The next block of a chunk to put, and who can't take it; `None`: there are enough, or nobody can take more.
     fn next_block(&self, number: Number, hosts: &[BenefactorId]) -> Next {
-        let (mut held, encoding) = (held_of(&self.places, number), self.encoding(number));
+        let (mut held, encoding) = (held_of(&self.places, number, &self.in_memory), self.encoding(number));
         // Who can't take a block is paired with a fragment first, so that those who can are left over.
         held.sort_by_key(|held| hosts.contains(&held.benefactor) && !self.refused.contains(&held.benefactor));
-        let enough = distance(held.iter().copied()) >= self.policy.distance_at_commit();
+        let enough = suffices(held.iter().copied(), self.policy.at_commit());
         if enough && !self.begun.contains(&number) {
             return Next::Nothing;
         }
+        let (memory, hosts): (Vec<BenefactorId>, Vec<BenefactorId>) =
+            hosts.iter().copied().partition(|host| self.in_memory.contains(host));
+        if let Some(wanted) = self.policy.at_commit().in_memory {
+            let copies = usize::from(copies_in_memory(held.iter().copied()));
+            let has_one = |host: &BenefactorId| held.iter().any(|held| held.benefactor == *host);
+            let is_free = |host: &BenefactorId| !has_one(host) && !self.refused.contains(host);
+            let usable: Vec<BenefactorId> = memory.into_iter().filter(is_free).collect();
+            if copies >= usize::from(wanted) {
+                return Next::Nothing;
+            }
+            if copies + usable.len() >= usize::from(wanted) {
+                let encoding = encoding_of(number, Redundancy::Replicate(1), self.manner.compresses);
+                return Next::Put(BlockId { chunk: id(number), encoding, index: 0 }, usable);
+            }
+        }
         let wanted = match encoding.code.is_copy() {
-            true => self.policy.distance_at_commit(),
+            true => self.policy.at_commit().distance,
             false => self.policy.redundancy.distance(),
         };
         let Some(index) = missing(&held, encoding, wanted).first().copied() else { return Next::Nothing };
@@ -253,9 +272,13 @@ enum Next {
 }
 
 /// Blocks of a chunk among `places`.
-fn held_of(places: &BTreeSet<Place>, number: Number) -> Vec<Held> {
+fn held_of(places: &BTreeSet<Place>, number: Number, in_memory: &BTreeSet<BenefactorId>) -> Vec<Held> {
     let own = places.iter().filter(|(block, _)| block.chunk == id(number));
-    let held = |(block, at): &Place| Held { benefactor: *at, encoding: block.encoding, index: block.index };
+    let held = |(block, at): &Place| {
+        let BlockId { encoding, index, .. } = *block;
+        let tier = if in_memory.contains(at) { Tier::Memory } else { Tier::Disk };
+        Held { benefactor: *at, encoding, index, tier }
+    };
     own.map(held).collect()
 }
 
@@ -316,6 +339,7 @@ impl World {
             return self.deliver_request(number);
         }
         let step = self.clients[number].step;
+        self.clients[number].in_memory.clone_from(&self.in_memory);
         match step {
             Step::Put => self.client_puts(number),
             Step::Sync if self.clients[number].manner.is_careless && self.one_in(4) => {
@@ -464,6 +488,7 @@ impl World {
         client.step = Step::Close;
         self.note(format!("client {number} is told that {ino} is {list:?}"));
         self.files.get(ino).acknowledged(root.clone(), number);
+        self.rests_on_memory_anew(&root);
         if self.one_in(8) {
             // What was promised just now must be true already.
             let promised = &self.clients[number].secured;
@@ -504,6 +529,11 @@ impl World {
             ErrorCode::Unavailable => {
                 // What it kept may be gone, if its session was forgotten since.
                 client.kept.clear();
+                // So may be what was in memory: its machine comes back as another one.
+                let is_there = |at: &BenefactorId| self.nodes.iter().any(|node| node.id == Some(*at));
+                client.places.retain(|(_, at)| is_there(at));
+                client.secured.retain(|(_, at)| is_there(at));
+                client.receipts.retain(|(at, _)| is_there(at));
                 // The folder may ask for more than it did when the session was opened.
                 let is_strict = client.policy.semantics == Semantics::Pessimistic;
                 client.step = if is_strict { Step::Open } else { Step::Ask };
@@ -561,7 +591,8 @@ impl World {
         let place = (block, id);
         client.places.insert(place);
         client.begun.insert(name(&block));
-        if !client.manner.is_careless {
+        // What is in memory goes once disks have it, whoever holds it.
+        if !client.manner.is_careless && !client.in_memory.contains(&id) {
             client.held.insert(place);
         }
         if let Some(receipt) = receipt {
@@ -572,9 +603,11 @@ impl World {
 
     fn client_syncs(&mut self, number: usize) {
         let client = &self.clients[number];
-        let (needed, wanted) = (client.needed(), client.policy.distance_at_commit());
-        let unsecured =
-            |chunk: &&Number| distance(held_of(&client.secured, **chunk).iter().copied()) < wanted;
+        let (needed, wanted) = (client.needed(), client.policy.at_commit());
+        let unsecured = |chunk: &&Number| {
+            let held = held_of(&client.secured, **chunk, &client.in_memory);
+            !suffices(held.iter().copied(), wanted)
+        };
         let is_believed = matches!(
             self.plant,
             Plant::ClaimIsBelieved | Plant::PendingCountsAsPresent | Plant::OneFragmentTooFew

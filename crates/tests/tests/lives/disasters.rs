@@ -36,10 +36,11 @@ impl World {
         }
     }
 
-    /// So many different benefactors.
+    /// So many different benefactors with disks.
     fn some_nodes(&mut self, count: usize) -> Vec<usize> {
-        let first = self.below(self.nodes.len());
-        (0..count).map(|step| (first + step) % self.nodes.len()).collect()
+        let disks = self.disks();
+        let first = self.below(disks);
+        (0..count).map(|step| (first + step) % disks).collect()
     }
 
     /// A block at a benefactor of a chunk that some version names.

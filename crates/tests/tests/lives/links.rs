@@ -1,10 +1,13 @@
 //! The links between benefactors and the manager in a life.
 
+use std::collections::BTreeSet;
+
+use stdchk_model::Tier;
 use stdchk_model::message::benefactor::{Command, OwnerWish};
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, Term};
 
 use super::client::Client;
-use super::content::all_shown;
+use super::content::{Number, all_shown, name};
 use super::plant::Plant;
 use super::world::World;
 
@@ -17,6 +20,9 @@ impl World {
         };
         let is_new_life = !std::mem::replace(&mut self.nodes[node].was_connected, true);
         self.nodes[node].id = Some(id);
+        if self.nodes[node].tier == Tier::Memory {
+            self.in_memory.insert(id);
+        }
         self.nodes[node].registration = registration;
         self.nodes[node].led_by(term);
         self.nodes[node].told(moment, false);
@@ -191,7 +197,8 @@ impl World {
     /// All owners let their benefactors serve, and their files leave room, but for one perhaps whose benefactor the others can do without:
     /// that one is to have nothing, or has little room.
     pub fn settle_owners(&mut self) {
-        let others = self.nodes.iter().skip(1).filter(|node| !node.is_small()).count();
+        let disks = self.nodes.iter().filter(|node| node.tier == Tier::Disk);
+        let others = disks.skip(1).filter(|node| !node.is_small()).count();
         // Clients go on by the policy of when they began.
         let began = self.clients.iter().map(Client::hosts).max();
         let hosts = began.into_iter().chain([self.redundancy.hosts()]).max().unwrap();
@@ -234,6 +241,16 @@ impl World {
         }
     }
 
+    /// What was in memory is gone with its machine, which comes back as another benefactor.
+    fn memory_goes(&mut self, node: usize) {
+        let gone: BTreeSet<Number> = self.nodes[node].blocks().iter().map(name).collect();
+        for number in gone {
+            *self.lost_in_memory.entry(number).or_default() += 1;
+        }
+        self.nodes[node].stop(None);
+        self.nodes[node].replace_disk();
+    }
+
     pub fn stray(&mut self) {
         if !self.strays.is_empty() {
             let request = self.strays.remove(0);
@@ -248,7 +265,12 @@ impl World {
             let id = self.nodes[node].id;
             self.note(format!("{id:?} stops, for want of power: {power}"));
             let seed = self.next();
-            self.nodes[node].stop(power.then_some(seed));
+            let is_lost = power && self.nodes[node].tier == Tier::Memory;
+            if is_lost {
+                self.memory_goes(node);
+            } else {
+                self.nodes[node].stop(power.then_some(seed));
+            }
             self.nodes[node].was_connected = false;
             for client in &mut self.clients {
                 client.held.retain(|(_, at)| Some(*at) != id);

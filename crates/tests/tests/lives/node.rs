@@ -16,7 +16,7 @@ use stdchk_model::message::manager::{
     BenefactorSecret, ManagerRequest, Moment, Registration, StoredBlock, Term,
 };
 use stdchk_model::{
-    BenefactorId, BlockId, ChunkId, Encoding, ErrorCode, Failure, Incarnation, Receipt, ReceiptKey,
+    BenefactorId, BlockId, ChunkId, Encoding, ErrorCode, Failure, Incarnation, Receipt, ReceiptKey, Tier,
 };
 use stdchk_net::Caller;
 use stdchk_net::{BufferPool, Bytes, Service};
@@ -47,6 +47,8 @@ pub enum Work {
 
 pub struct Node {
     plant: Plant,
+    /// Where it keeps blocks.
+    pub tier: Tier,
     /// Where others reach it.
     pub address: String,
     pub disk: Disk,
@@ -103,9 +105,10 @@ fn secret(life: u64) -> BenefactorSecret {
 }
 
 impl Node {
-    pub fn new(life: u64, small: bool, plant: Plant) -> Self {
+    pub fn new(life: u64, small: bool, tier: Tier, plant: Plant) -> Self {
         let mut node = Self {
             plant,
+            tier,
             address: format!("127.0.0.1:{life}"),
             disk: Disk::new(),
             donated_bytes: if small { FEW_BYTES } else { PLENTY_BYTES },
@@ -244,7 +247,7 @@ impl Node {
         self.disk.wipe();
         self.left_bytes = PLENTY_BYTES;
         self.had.clear();
-        self.id = None;
+        (self.id, self.term) = (None, None);
         self.decide(OwnerWish::Serve);
         self.secret = secret(self.life + (1 << 32));
     }
@@ -538,6 +541,7 @@ impl Node {
             term: service.memory().term(),
             machine: None,
             labels: Vec::new(),
+            tier: if self.plant == Plant::MemoryIsCalledDisk { Tier::Disk } else { self.tier },
         };
         registration.introduced(&self.secret)
     }

@@ -3,9 +3,9 @@
 //! What a container holds is any list of chunks here: what matters is which chunks a version needs once it lies in one.
 
 use stdchk_model::message::manager::{
-    BenefactorState, CheckpointSet, ManagerReply, ManagerRequest, PackedMembers, SetState,
+    BenefactorInfo, BenefactorState, CheckpointSet, ManagerReply, ManagerRequest, PackedMembers, SetState,
 };
-use stdchk_model::{Ino, MapRoot, SessionId};
+use stdchk_model::{Ino, MapRoot, SessionId, Tier};
 
 use super::checks::true_distance;
 use super::content::{LENGTH_MAX, Number, list_of_root, named_by};
@@ -98,10 +98,13 @@ impl World {
         else {
             panic!("not an answer to a question for benefactors")
         };
-        let online = all.iter().filter(|one| one.state == BenefactorState::Online).count();
+        let is_online =
+            |one: &&BenefactorInfo| one.state == BenefactorState::Online && one.tier == Tier::Disk;
+        let online = all.iter().filter(is_online).count();
         let (wanted, mut holders) = (self.redundancy.distance_with(online), self.holders());
         for chunk in named_by(&self.clients[number].root()) {
-            let at = holders.remove(&chunk).unwrap_or_default();
+            let mut at = holders.remove(&chunk).unwrap_or_default();
+            at.retain(|(_, node)| self.nodes[*node].tier == Tier::Disk);
             let reached = true_distance(&at, self.nodes.len());
             assert!(
                 reached >= u32::from(wanted),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use stdchk_model::{BlockId, MapRoot};
+use stdchk_model::{BlockId, MapRoot, Tier};
 use stdchk_protect::{Held, distance, missing};
 
 use super::content::{Number, id, named_by};
@@ -62,6 +62,8 @@ pub enum Plant {
     ReceiptOfAnotherEncoding,
     /// A benefactor makes another fragment than the one that was ordered.
     AnotherFragmentIsMade,
+    /// A benefactor in memory says that it keeps blocks on a disk.
+    MemoryIsCalledDisk,
 
     // --- in the manager and its shell
     /// The manager answers a commit before it is in its store.
@@ -121,7 +123,7 @@ pub enum Plant {
 }
 
 impl Plant {
-    pub const ALL: [Self; 47] = [
+    pub const ALL: [Self; 48] = [
         Self::ReceiptWithoutSync,
         Self::DurablePutWithoutSync,
         Self::KnownPutIsBelieved,
@@ -145,6 +147,7 @@ impl Plant {
         Self::FragmentsMixedUp,
         Self::ReceiptOfAnotherEncoding,
         Self::AnotherFragmentIsMade,
+        Self::MemoryIsCalledDisk,
         Self::AnswerBeforeStore,
         Self::StoreLosesItsTail,
         Self::HalfABatch,
@@ -217,6 +220,7 @@ impl World {
                 benefactor: at,
                 encoding: block.encoding,
                 index: block.index,
+                tier: Tier::Disk,
             });
             let held: Vec<Held> = held.collect();
             let Some(first) = held.first().filter(|_| distance(held.iter().copied()) == 0) else { continue };

@@ -1,13 +1,13 @@
 //! The world of a life: chance, time, who is there, and what happens next.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write;
 
 use stdchk_manager::core::{Core, Now};
 use stdchk_manager::store::MemoryStore;
 use stdchk_model::exact::to_usize;
 use stdchk_model::message::manager::{Change, FileKind, ManagerReply, ManagerRequest};
-use stdchk_model::{Ino, Redundancy};
+use stdchk_model::{BenefactorId, Ino, Redundancy, Tier};
 use tokio::runtime::Runtime;
 
 use super::client::{Client, Step};
@@ -22,6 +22,8 @@ use super::stale::Stale;
 /// Benefactors of lives without codes.
 const NODES: u64 = 3;
 const CLIENTS: u8 = 3;
+/// Benefactors in memory of those lives that have some, and how many of these are enough for a commit.
+pub const MEMORIES: u64 = 2;
 /// Lines of the history that are kept.
 const SHOWN: usize = 400;
 
@@ -49,8 +51,12 @@ pub struct World {
     pub nodes: Vec<Node>,
     pub clients: Vec<Client>,
     pub files: Files,
-    /// Chunks that were given up with an older store and have not been stored since.
+    /// Chunks that were given up with an older store, or went with all memory that had them, and have not been stored since.
     pub lost: BTreeSet<Number>,
+    /// The numbers that benefactors in memory have, or had.
+    pub in_memory: BTreeSet<BenefactorId>,
+    /// How often each chunk was lost in memory since a version with it was acknowledged of which enough was there.
+    pub lost_in_memory: BTreeMap<Number, usize>,
     /// Versions that lie in containers, or may.
     pub moved: Vec<Moved>,
     /// A manager that stood still while another one took over, and believes that it leads.
@@ -89,6 +95,11 @@ impl World {
         let redundancies =
             redundancies(is_coded, if is_narrow { u64::MAX } else { nodes - u64::from(has_small) });
         let at = to_usize(seed % redundancies.len() as u64);
+        // In some lives memory is enough for a commit.
+        let memories = if !is_coded && seed % 7 == 6 { MEMORIES } else { 0 };
+        let disks = (1..=nodes).map(|life| Node::new(life, has_small && life == nodes, Tier::Disk, plant));
+        let memory = (nodes + 1..=nodes + memories).map(|life| Node::new(life, false, Tier::Memory, plant));
+        let all: Vec<Node> = disks.chain(memory).collect();
         let mut world = Self {
             random: 0,
             plant,
@@ -103,13 +114,15 @@ impl World {
             now,
             folder: Ino::ROOT,
             starts: 1,
-            lives: nodes,
+            lives: nodes + memories,
             operations: 0,
             sessions: 0,
-            nodes: (1..=nodes).map(|life| Node::new(life, has_small && life == nodes, plant)).collect(),
+            nodes: all,
             clients: (1..=CLIENTS).map(Client::new).collect(),
             files: Files::default(),
             lost: BTreeSet::new(),
+            in_memory: BTreeSet::new(),
+            lost_in_memory: BTreeMap::new(),
             moved: Vec::new(),
             stale: None,
             strays: Vec::new(),
@@ -126,6 +139,10 @@ impl World {
         world.change(&Change::SetPolicy { ino: world.folder, pairs });
         if is_strict {
             let pairs = vec![("semantics".to_owned(), "pessimistic".to_owned())];
+            world.change(&Change::SetPolicy { ino: world.folder, pairs });
+        }
+        if memories > 0 {
+            let pairs = vec![("semantics".to_owned(), format!("memory:{MEMORIES}"))];
             world.change(&Change::SetPolicy { ino: world.folder, pairs });
         }
         if seed % 4 == 1 {
@@ -189,8 +206,13 @@ impl World {
     /// How far from loss every chunk must be at rest. Where there are too few benefactors, fragments wait for more, as long as
     /// the chunk survives a loss.
     pub fn distance(&self) -> u8 {
-        let distance = self.redundancy.distance_with(self.nodes.len());
+        let distance = self.redundancy.distance_with(self.disks());
         if self.is_narrow { distance.min(2) } else { distance }
+    }
+
+    /// Benefactors with disks: those come first.
+    pub fn disks(&self) -> usize {
+        self.nodes.iter().filter(|node| node.tier == Tier::Disk).count()
     }
 
     /// Whether folders may ask for erasure codes in this life.

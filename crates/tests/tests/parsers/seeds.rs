@@ -247,7 +247,8 @@ pub fn records() -> Vec<Vec<u8>> {
     let change = Change::SetPolicy { ino: folder, pairs };
     core.handle(ManagerRequest::Change { id: OpId([3; 16]), change }, now).unwrap();
     let session = SessionId([4; 16]);
-    let open = ManagerRequest::OpenSession { session, client: ClientId([5; 16]), ino: file, distance: None };
+    let open =
+        ManagerRequest::OpenSession { session, client: ClientId([5; 16]), ino: file, durability: None };
     core.handle(open, now).unwrap();
     let hole = Extent { length: 4096, source: Source::Hole };
     let commit = ManagerRequest::Commit {

@@ -228,6 +228,7 @@ impl World {
         let listen = format!("{}:0", address(process.place));
         let mut config = stdchk_benefactor::Config::new(data, manager_address(), listen, DONATED);
         config.floor_bytes = 0;
+        config.tier = Some(stdchk_model::Tier::Disk);
         config.memory_bytes = 16 << 20;
         self.network.is_at(process.place);
         process.start(async move {

@@ -103,7 +103,8 @@ fn start() -> Machines {
         let token = token(&machines, MANAGERS[0], "benefactor");
         let join = ["benefactor", "join", &addresses, "--token", &token, "--donate", "256MiB"];
         // They all have one disk, and each would take the work of the others for its owner's.
-        machines.ok(machine, &[&join[..], &["--floor", "1MiB", "--load-limit", "0"]].concat());
+        machines
+            .ok(machine, &[&join[..], &["--floor", "1MiB", "--load-limit", "0", "--tier", "disk"]].concat());
     }
     await_managers(&machines);
     machines

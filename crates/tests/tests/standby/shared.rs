@@ -80,7 +80,10 @@ impl Shared {
     pub fn start_benefactor(&mut self, number: usize, more: &[&str]) {
         let mut command = self.command(&["benefactor", "run"]);
         // They all have one disk, and each would take the work of the others for its owner's.
-        command.arg(self.benefactor(number)).args(["--floor", "1MiB", "--load-limit", "0"]).args(more);
+        command
+            .arg(self.benefactor(number))
+            .args(["--floor", "1MiB", "--load-limit", "0", "--tier", "disk"])
+            .args(more);
         let child = self.logged(command, &format!("benefactor-{number}"));
         match self.others.get_mut(number) {
             Some(place) => *place = child,

@@ -15,7 +15,7 @@ use stdchk_model::message::handshake::Role;
 use stdchk_model::message::manager::{
     BenefactorSecret, ManagerReply, ManagerRequest, Registration, StoredBlock,
 };
-use stdchk_model::{BenefactorId, BlockId, ChunkId, ErrorCode, Incarnation, Receipt, ReceiptKey};
+use stdchk_model::{BenefactorId, BlockId, ChunkId, ErrorCode, Incarnation, Receipt, ReceiptKey, Tier};
 use stdchk_net::{BufferPool, Bytes, CallError, Connection, Identity, Retry};
 use tokio::sync::Notify;
 
@@ -196,6 +196,7 @@ impl Swarm {
             term: None,
             machine: None,
             labels: Vec::new(),
+            tier: Tier::Disk,
         };
         let request = registration.introduced(&member.secret);
         let ManagerReply::Registered { id, registration, .. } = ask(&connection, &request).await? else {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use stdchk_benefactor::hours::Hours;
 use stdchk_benefactor::load::Thresholds;
 use stdchk_benefactor::{Config, RATE_MIN, priority};
-use stdchk_model::{duration, size};
+use stdchk_model::{Tier, duration, size};
 use stdchk_net::notice::Source;
 
 use crate::exit::{About, CommandError, Outcome};
@@ -36,6 +36,16 @@ pub struct TermsArguments {
     /// `local=prefer` [default: a quarter; 0: none]
     #[arg(long, value_name = "SIZE")]
     near: Option<String>,
+    /// Where its folder keeps blocks: on a disk or in memory, from which nothing comes back after a crash of the machine
+    /// [default: auto]
+    #[arg(
+        long,
+        value_name = "TIER",
+        long_help = "\
+Where its folder keeps blocks: `memory` for a benefactor of folders with `semantics=memory:N`, whose blocks count for
+nothing where copies are counted; `disk`; or `auto`: memory if the folder lies on tmpfs or ramfs. [default: auto]"
+    )]
+    tier: Option<TierTerm>,
     /// Hours of the local clock in which it takes blocks; else it is as if paused [default: always]
     #[arg(
         long,
@@ -111,6 +121,30 @@ pub enum Priority {
     Idle,
 }
 
+/// Where a benefactor keeps blocks, as its owner says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TierTerm {
+    /// In memory if its folder lies on tmpfs or ramfs, else on a disk
+    #[default]
+    Auto,
+    /// On a disk: its blocks count
+    Disk,
+    /// In memory: its blocks count for nothing
+    Memory,
+}
+
+impl TierTerm {
+    /// The tier that is said; `None`: it is to be looked at.
+    fn said(self) -> Option<Tier> {
+        match self {
+            Self::Auto => None,
+            Self::Disk => Some(Tier::Disk),
+            Self::Memory => Some(Tier::Memory),
+        }
+    }
+}
+
 /// The terms.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -121,6 +155,8 @@ pub struct Terms {
     pub net_bytes_per_second: u64,
     /// Space that near copies may take, bytes; `None`: the usual part of the donation.
     pub near_bytes: Option<u64>,
+    /// Where it keeps blocks.
+    pub tier: TierTerm,
     /// Hours in which it takes blocks, such as `mon-sun 18:00-08:00`; `None`: all.
     pub hours: Option<String>,
     /// Share of time for which others keep the disk busy and from which on it takes no new blocks, percent; `None`: the usual one, 0: none.
@@ -153,6 +189,7 @@ impl TermsArguments {
         if let Some(text) = &self.near {
             terms.near_bytes = Some(size_of("--near", text)?);
         }
+        terms.tier = self.tier.unwrap_or(terms.tier);
         if let Some(text) = &self.hours {
             terms.hours = hours(text)?.map(|hours| hours.to_string());
         }
@@ -183,6 +220,7 @@ impl Terms {
             disk_bytes_per_second: self.io_bytes_per_second,
             network_bytes_per_second: self.net_bytes_per_second,
             near_bytes: self.near_bytes,
+            tier: self.tier.said(),
             thresholds: self.thresholds(),
             hours: self.hours.as_deref().map(hours).transpose()?.flatten(),
             notice: self.notice.as_deref().map(source).transpose()?.flatten(),
@@ -215,6 +253,9 @@ impl Terms {
         let mut all: Vec<String> =
             rates.flat_map(|(flag, rate)| [flag.to_owned(), rate.to_string()]).collect();
         all.extend(self.near_bytes.iter().flat_map(|bytes| ["--near".to_owned(), bytes.to_string()]));
+        if let Some(tier) = self.tier.said() {
+            all.extend(["--tier".to_owned(), tier.to_string()]);
+        }
         all.extend(self.hours.iter().flat_map(|hours| ["--hours".to_owned(), hours.clone()]));
         let loads = [("--load-limit", self.load_limit_percent), ("--load-mark", self.load_mark_percent)];
         let loads = loads.into_iter().map(|(flag, percent)| (flag, percent.map(u32::from)));

@@ -9,8 +9,8 @@ use stdchk_benefactor::load::Thresholds;
 use stdchk_client::{ClientConfig, Pool};
 use stdchk_manager::Manager;
 use stdchk_manager::core::Timing;
-use stdchk_model::Ino;
 use stdchk_model::message::manager::{Attr, BenefactorState, Change, FileKind};
+use stdchk_model::{Ino, Tier};
 use stdchk_net::transport::{socket_of, unix_address};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -64,6 +64,8 @@ impl TestPool {
         let listen = unix_address(&data_of(&self.dir, number).join("socket"));
         let mut config = stdchk_benefactor::Config::new(data, self.manager.clone(), listen, DONATED);
         config.floor_bytes = 0;
+        // The folder of a test may lie in memory.
+        config.tier = Some(Tier::Disk);
         config.heartbeat = heartbeat;
         config.thresholds = thresholds;
         let run = stdchk_benefactor::run(config, std::future::pending());

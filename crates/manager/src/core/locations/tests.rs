@@ -3,12 +3,16 @@
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use stdchk_model::message::benefactor::{BenefactorLoad, Notice, OwnerWish};
-use stdchk_model::{Code, EncodingId, Ino};
+use stdchk_model::message::manager::BenefactorState;
+use stdchk_model::{Code, EncodingId, Ino, Tier};
+use stdchk_protect::distance;
 
 use super::*;
 use crate::core::Timing;
 
-const BENEFACTORS: u32 = 4;
+const BENEFACTORS: u32 = 5;
+/// It keeps blocks in memory.
+const IN_MEMORY: BenefactorId = BenefactorId(4);
 const CHUNKS: u8 = 6;
 
 #[derive(Clone, Debug)]
@@ -70,6 +74,7 @@ fn registry() -> Registry {
         let id = registry.add_for_test();
         assert_eq!(id, BenefactorId(number));
     }
+    registry.get_mut(IN_MEMORY).unwrap().tier = Tier::Memory;
     registry.update_states(0, &Timing::default());
     registry
 }
@@ -180,16 +185,18 @@ proptest! {
             let lacking: Vec<&Chunk> =
                 locations.iter().filter(|chunk| chunk.distance(&registry) < chunk.wanted()).collect();
             let is_movable = |chunk: &&&Chunk| match chunk.care {
-                Care::Copied => chunk.distance(&registry) > 0,
+                Care::Copied => chunk.is_there(&registry),
                 Care::Waits => !chunk.sources(&registry).is_empty(),
                 Care::Blocked | Care::Failed => false,
             };
             let total = locations.exposure.total();
             prop_assert_eq!(total.chunks, lacking.len() as u64);
+            let is_alone = |chunk: &&&Chunk| chunk.distance(&registry) == 0 && chunk.is_there(&registry);
+            prop_assert_eq!(total.in_memory, lacking.iter().filter(is_alone).count() as u64);
             let movable = lacking.iter().filter(is_movable).count() as u64;
             prop_assert_eq!(total.chunks - locations.exposure.stuck().chunks, movable);
             let is_moving = |chunk: &&Chunk| {
-                let staying = distance(chunk.staying(&registry).map(Holder::held));
+                let staying = distance(held(chunk.staying(&registry), &registry));
                 let risk = chunk.risk.as_ref();
                 assert!(risk.is_none_or(|risk| risk.lasting == chunk.distance_lasting(&registry)));
                 chunk.distance(&registry) >= chunk.wanted() && staying < chunk.wanted()
@@ -200,7 +207,7 @@ proptest! {
             let covers = |chunk: &&&Chunk| chunk.span.is_some_and(|span| span.first <= 5 && span.last >= 5);
             let exposed = locations.exposure.exposed(Ino(2), &(5..=5)).count;
             prop_assert_eq!(exposed.chunks, lacking.iter().filter(covers).count() as u64);
-            let at_risk = lacking.iter().filter(|chunk| chunk.distance(&registry) > 0).count();
+            let at_risk = lacking.iter().filter(|chunk| chunk.is_there(&registry)).count();
             prop_assert_eq!(locations.unfinished_count(), at_risk + moving.len());
             for chunk in locations.iter() {
                 let queued = chunk.risk.is_some() && chunk.care == Care::Waits;
@@ -231,13 +238,22 @@ fn check_sums(locations: &Locations, registry: &Registry, named: &Named) -> Resu
         totals.unique_bytes += if chunk.holders.is_empty() { 0 } else { u64::from(chunk.length) };
         totals.stored_bytes +=
             chunk.holders.iter().map(|holder| u64::from(holder.stored_length)).sum::<u64>();
-        let readable = distance(chunk.online(registry).map(Holder::held)) > 0;
+        let readable = is_readable(held(chunk.online(registry), registry));
         if chunk.wanted() > 0 && !readable {
-            let may_come_back = distance(chunk.holders.iter().map(Holder::held)) > 0;
+            let is_lost = |holder: &&Holder| {
+                holder.benefactor == IN_MEMORY
+                    && registry.get(IN_MEMORY).unwrap().state == BenefactorState::Lost
+            };
+            let returning: Vec<Holder> =
+                chunk.holders.iter().filter(|holder| !is_lost(holder)).copied().collect();
+            let may_come_back = is_readable(held(returning.iter(), registry));
             totals.away += u64::from(may_come_back);
             totals.gone += u64::from(!may_come_back);
         }
         let slot = locations.named(&chunk.id);
+        let has_memory = chunk.holders.iter().any(|holder| holder.benefactor == IN_MEMORY);
+        let is_spare = chunk.wanted() > 0 && has_memory && chunk.distance(registry) >= chunk.wanted();
+        prop_assert_eq!(locations.spare_in_memory.contains(&slot), is_spare);
         let listed = chunk.wanted() == 0;
         prop_assert_eq!(chunk.unnamed_ms.is_some(), listed);
         prop_assert!(chunk.unnamed_ms.is_none_or(|ms| locations.unnamed.contains(&(ms, slot))));

@@ -14,7 +14,7 @@ use stdchk_model::message::manager::{
 };
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ClientId, Extent, Failure, Incarnation, Ino, KeyId,
-    MachineId, MapRoot, OpId, PermitKey, PoolId, Receipt, ReceiptKey, SessionId, Source,
+    MachineId, MapRoot, OpId, PermitKey, PoolId, Receipt, ReceiptKey, SessionId, Source, Tier,
 };
 
 pub const GIB: u64 = 1 << 30;
@@ -53,6 +53,8 @@ pub struct Pool {
     pub machines: BTreeMap<u32, MachineId>,
     /// The labels that benefactors tell.
     pub labels: BTreeMap<u32, Labels>,
+    /// Benefactors that keep blocks in memory.
+    pub in_memory: BTreeSet<u32>,
     ranker: Ranker,
 }
 
@@ -121,6 +123,7 @@ impl Pool {
             going: BTreeSet::new(),
             machines: BTreeMap::new(),
             labels: BTreeMap::new(),
+            in_memory: BTreeSet::new(),
             ranker: Ranker::default(),
         };
         pool.sync();
@@ -244,7 +247,7 @@ impl Pool {
 
     pub fn open(&mut self, number: u8, ino: Ino) {
         let request =
-            ManagerRequest::OpenSession { session: session(number), client: CLIENT, ino, distance: None };
+            ManagerRequest::OpenSession { session: session(number), client: CLIENT, ino, durability: None };
         self.ask(request).unwrap();
     }
 
@@ -488,6 +491,7 @@ impl Pool {
             term: id.and_then(|id| self.terms.get(&id).copied()),
             machine: self.machines.get(&number).copied(),
             labels: self.labels.get(&number).cloned().unwrap_or_default(),
+            tier: if self.in_memory.contains(&number) { Tier::Memory } else { Tier::Disk },
         }
     }
 

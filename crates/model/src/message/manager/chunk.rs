@@ -4,6 +4,7 @@ use minicbor::{Decode, Encode};
 
 use crate::block::{BlockId, EncodingId};
 use crate::id::{BenefactorId, ChunkId};
+use crate::tier::Tier;
 
 /// Where a chunk is.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Encode, Decode)]
@@ -32,6 +33,9 @@ pub struct Location {
     /// Which block of the encoding.
     #[n(2)]
     pub index: u8,
+    /// Where the benefactor keeps it.
+    #[n(3)]
+    pub tier: Tier,
 }
 
 impl Location {

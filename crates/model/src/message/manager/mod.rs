@@ -19,7 +19,7 @@ pub use namespace::{Attr, Change, DirEntry, Existing, FileKind};
 pub use placement::{Pace, PlacedHost, Placement, Sent};
 pub use pool::{
     BenefactorInfo, BenefactorSecret, BenefactorState, ExposedSet, KeeperInfo, ManagerInfo, MemberInfo,
-    Moment, PoolStatus, Registration, Space, Term,
+    MemorySpace, Moment, PoolStatus, Registration, Space, Term,
 };
 pub use reply::ManagerReply;
 pub use request::ManagerRequest;

@@ -11,6 +11,7 @@ use crate::id::{BenefactorId, Incarnation, MachineId};
 use crate::message::benefactor::BenefactorLoad;
 use crate::message::handshake::{MemberId, Role};
 use crate::receipt::ReceiptKey;
+use crate::tier::Tier;
 use crate::user::User;
 
 /// How a benefactor is seen by the manager.
@@ -116,6 +117,9 @@ pub struct Registration {
     #[n(10)]
     #[cbor(default)]
     pub labels: Vec<(String, String)>,
+    /// Where it keeps blocks; the same for all of its life.
+    #[n(11)]
+    pub tier: Tier,
 }
 
 impl Registration {
@@ -167,6 +171,9 @@ pub struct BenefactorInfo {
     #[n(6)]
     #[cbor(default)]
     pub labels: Vec<(String, String)>,
+    /// Where it keeps blocks.
+    #[n(7)]
+    pub tier: Tier,
 }
 
 /// A moment in the history of the manager's store. A benefactor remembers the last that it was told: a manager whose store
@@ -195,7 +202,7 @@ pub struct Term {
 /// Space and counts of the pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Encode, Decode, Serialize)]
 pub struct Space {
-    /// Donated by benefactors that are on-line, bytes.
+    /// Donated by benefactors that are on-line, bytes; of this and the next two, disks alone count.
     #[n(0)]
     pub donated_bytes: u64,
     /// Used at benefactors that are on-line, bytes.
@@ -310,6 +317,29 @@ pub struct PoolStatus {
     /// Those of them of which no block can be made elsewhere now.
     #[n(28)]
     pub chunks_unmovable: u64,
+    /// What benefactors that keep blocks in memory have.
+    #[n(29)]
+    pub memory: MemorySpace,
+}
+
+/// The memory of a pool. None of it is part of its [`Space`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Encode, Decode, Serialize)]
+pub struct MemorySpace {
+    /// Benefactors that keep blocks in memory and are on-line.
+    #[n(0)]
+    pub benefactors: u64,
+    /// What they give, bytes.
+    #[n(1)]
+    pub donated_bytes: u64,
+    /// What blocks take there, bytes.
+    #[n(2)]
+    pub used_bytes: u64,
+    /// What is left, bytes.
+    #[n(3)]
+    pub free_bytes: u64,
+    /// Live chunks that can be read from memory alone: no disk has enough of them.
+    #[n(4)]
+    pub chunks_alone: u64,
 }
 
 /// A manager that leads or stands by.

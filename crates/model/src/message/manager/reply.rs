@@ -81,7 +81,8 @@ pub enum ManagerReply {
     /// Space and where to use it.
     #[n(10)]
     Stripe {
-        /// Benefactors to take in turn, on-line ones only.
+        /// Benefactors to take in turn, on-line ones only: disks, and where the folder lets memory suffice for a commit also enough of
+        /// those that keep blocks in memory, if there are as many with room.
         #[n(0)]
         benefactors: Vec<BenefactorInfo>,
         /// Space granted, bytes.

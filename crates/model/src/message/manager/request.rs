@@ -12,6 +12,7 @@ use crate::journal::Reach;
 use crate::message::benefactor::{BenefactorLoad, FailedCopy};
 use crate::message::handshake::MemberId;
 use crate::receipt::Receipt;
+use crate::tier::Durability;
 
 /// A request to the manager.
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]
@@ -125,10 +126,10 @@ pub enum ManagerRequest {
         /// The file.
         #[n(2)]
         ino: Ino,
-        /// The distance to loss at which its client commits, at least 1: that of the policy when the session was first opened. `None`:
-        /// it is opened for the first time.
+        /// How safe its client makes the chunks of a commit: as the policy asked for when the session was first opened. `None`: it is
+        /// opened for the first time.
         #[n(3)]
-        distance: Option<u8>,
+        durability: Option<Durability>,
     },
     /// Space for the session's next chunks, and a stripe to put them on. Answered by `Stripe`.
     #[n(31)]
@@ -345,7 +346,7 @@ pub enum ManagerRequest {
         again: Option<Ino>,
         /// As for [`Self::OpenSession`].
         #[n(9)]
-        distance: Option<u8>,
+        durability: Option<Durability>,
     },
 
     /// The file of this session is durable once this is answered, also if it was only made. Answered by `Done`.

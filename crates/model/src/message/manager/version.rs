@@ -175,6 +175,9 @@ pub struct Exposed {
     /// Since when at the most; `None`: nothing lacks a copy.
     #[n(2)]
     pub since: Option<TimeNs>,
+    /// Those chunks that can be read from memory alone.
+    #[n(3)]
+    pub in_memory: u64,
 }
 
 /// For which copies a writer waits before it tells its application that a commit is done: for those of what was committed

@@ -107,6 +107,8 @@ fn start_benefactor(folder: &Path, manager: &str, number: usize) {
     let listen = unix_address(&data.join("socket"));
     let mut config = stdchk_benefactor::Config::new(data, manager.to_owned(), listen, DONATED);
     config.floor_bytes = 0;
+    // The folder of a test may lie in memory.
+    config.tier = Some(stdchk_model::Tier::Disk);
     config.heartbeat = Duration::from_millis(50);
     tokio::spawn(async move { stdchk_benefactor::run(config, std::future::pending()).await.unwrap() });
 }

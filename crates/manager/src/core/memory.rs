@@ -1,0 +1,74 @@
+//! Memory is given back once disks have what is wanted: it is scarce, and the next checkpoint needs it.
+//!
+//! What lies in memory counts for nothing, so what may go is simple: disks must keep the chunk as far from loss as is wanted, by blocks that
+//! are beyond doubt ([`Core::surely_there`]). Nobody else has to be asked, unlike where blocks on disks are trimmed. A session
+//! that counts on copies in memory loses nothing: its commit is as content with the disks.
+//!
+//! | what happens | what becomes of the copies in memory |
+//! |---|---|
+//! | disks report the last block that was wanted | they go with the next heartbeats |
+//! | disks have what is wanted, and it is in doubt | they stay, and are looked at again |
+//! | a disk is lost before they went | they stay, and blocks are made of them |
+//! | nothing refers to the chunk | they go with a collection, as blocks on disks do |
+
+use stdchk_protect::distance;
+
+use super::chunk::{Holder, held};
+use super::locations::Slot;
+use super::{Core, Now};
+
+/// Time between two looks at what may go, milliseconds: half a heartbeat, with which it is told. Longer where a look found much that has to stay: a
+/// look takes a microsecond or two for each chunk.
+const LOOK_EVERY_MS: u64 = 250;
+/// Chunks that may be looked at in each millisecond of that time.
+const LOOKED_AT_EACH_MS: u64 = 10;
+
+/// How far the present look has come.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Emptying {
+    after: Option<Slot>,
+    /// Chunks that it found and that stay.
+    stay: u64,
+    /// When the next one may begin, milliseconds of the manager's life.
+    next_ms: u64,
+}
+
+impl Core {
+    /// Has copies in memory deleted that disks have as well, as far as they are wanted. Tells whether there is more to do at once.
+    pub(super) fn empty_memory(&mut self, now: Now) -> bool {
+        let Emptying { after, mut stay, next_ms } = self.emptying;
+        if now.ms < next_ms || self.registry.is_pending() || self.history.is_set_back() {
+            return false;
+        }
+        let slots: Vec<Slot> = self.locations.spare_in_memory(after).take(self.setting.steps).collect();
+        let has_more = slots.len() == self.setting.steps;
+        for slot in &slots {
+            let gone = self.spare_in_memory(*slot);
+            stay += u64::from(gone.is_empty());
+            if !gone.is_empty() {
+                let chunk = self.locations.at(*slot).id;
+                self.trim(*slot, &gone);
+                self.locations.requeue(&chunk, &self.registry);
+            }
+        }
+        self.emptying = match slots.last() {
+            Some(last) if has_more => Emptying { after: Some(*last), stay, next_ms },
+            _ => {
+                let pause = LOOK_EVERY_MS.max(stay / LOOKED_AT_EACH_MS);
+                Emptying { after: None, stay: 0, next_ms: now.ms + pause }
+            }
+        };
+        has_more
+    }
+
+    /// The copies of a chunk in memory, if disks surely have what is wanted of it.
+    fn spare_in_memory(&self, slot: Slot) -> Vec<Holder> {
+        let (chunk, registry) = (self.locations.at(slot), &self.registry);
+        let stays = |holder: &&Holder| !holder.leaves(registry);
+        let on_disks = distance(held(self.surely_there(chunk).filter(stays), registry));
+        if on_disks < chunk.wanted().max(1) || self.copies.is_running(&chunk.id) {
+            return Vec::new();
+        }
+        chunk.known(registry).filter(|holder| holder.is_in_memory(registry)).copied().collect()
+    }
+}
