@@ -39,6 +39,8 @@ struct Model {
     entries: Vec<Vec<Entry>>,
     /// Since the last rest.
     has_lost_disk: bool,
+    /// Disks that were lost, ever.
+    lost_disks: u64,
     changes: Change,
 }
 
@@ -51,6 +53,8 @@ pub struct Turn {
     names: Names,
     pub name: Name,
     pub change: Change,
+    /// Disks that had been lost when it began.
+    lost_disks: u64,
 }
 
 /// Somebody who reads a name.
@@ -65,7 +69,7 @@ impl Names {
     pub fn new(folders: usize, names: usize) -> Self {
         let absent = || Entry { certain: vec![None], ..Entry::default() };
         let entries = (0..folders).map(|_| (0..names).map(|_| absent()).collect()).collect();
-        Self(Arc::new(Mutex::new(Model { entries, has_lost_disk: false, changes: 0 })))
+        Self(Arc::new(Mutex::new(Model { entries, has_lost_disk: false, lost_disks: 0, changes: 0 })))
     }
 
     fn lock(&self) -> MutexGuard<'_, Model> {
@@ -86,11 +90,11 @@ impl Names {
     pub fn turn(&self, name: Name) -> Option<Turn> {
         let mut model = self.lock();
         model.changes += 1;
-        let change = model.changes;
+        let (change, lost_disks) = (model.changes, model.lost_disks);
         let entry = &mut model.entries[name.0][name.1];
         let is_free = !std::mem::replace(&mut entry.is_changed, true);
         drop(model);
-        is_free.then(|| Turn { names: self.clone(), name, change })
+        is_free.then(|| Turn { names: self.clone(), name, change, lost_disks })
     }
 
     pub fn look(&self, name: Name) -> Look {
@@ -164,6 +168,7 @@ impl Names {
     pub fn lose_disk(&self) {
         let mut model = self.lock();
         model.has_lost_disk = true;
+        model.lost_disks += 1;
         for entry in model.entries.iter_mut().flatten().filter(|entry| !entry.is_safe) {
             entry.endanger(true);
         }
@@ -206,6 +211,10 @@ impl Turn {
             entry.not_yet.clear();
             (entry.is_safe, entry.is_doubtful) = (is_safe, false);
         });
+        // What it rests on may be a disk to which it was written before that went, unnoticed.
+        if !is_safe && self.names.lock().lost_disks > self.lost_disks {
+            self.names.endanger_one(self.name);
+        }
     }
 
     /// This is what the name will lead to, whatever happens to the client that has it in its spool.
