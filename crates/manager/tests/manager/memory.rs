@@ -333,7 +333,7 @@ fn writers_wait_for_a_first_disk_although_there_are_too_few_for_all_copies() {
     let (first, second) = (file(&mut pool, folder, 1), file(&mut pool, folder, 2));
     assert!(pool.write_held(1, first, &[1], &MEMORY).is_none());
     let hold = pool.write_held(2, second, &[2], &MEMORY).expect("the timestep before is in memory alone");
-    assert!(pool.waiting(second, hold.clone()).is_some());
+    assert!(pool.waiting(second, hold).is_some());
     pool.beat(0, &[1], &[]);
     assert!(pool.waiting(second, hold).is_none(), "no more can be made");
 }

@@ -209,7 +209,9 @@ impl Turn {
             entry.since.extend(contents.iter().cloned());
             entry.certain = contents;
             entry.not_yet.clear();
-            (entry.is_safe, entry.is_doubtful) = (is_safe, false);
+            entry.is_safe = is_safe;
+            // A change keeps parts of what was there, on the disk that is gone and counts until that is noticed.
+            entry.is_doubtful &= !is_safe;
         });
         // What it rests on may be a disk to which it was written before that went, unnoticed.
         if !is_safe && self.names.lock().lost_disks > self.lost_disks {
