@@ -275,20 +275,12 @@ impl Session {
                 self.put_at(blocks, missing.into_iter().zip(targets), durable).await
             {
                 let place = Location { benefactor: target, encoding, index, tier: Tier::Disk };
-                match answer {
-                    Ok((receipt, known)) => {
+                match self.note_put(chunk.id, place, before, answer, &mut refused) {
+                    Ok(known) => {
                         was_there |= known;
-                        self.chunks.placed(chunk.id, place, receipt);
                         at.push(place);
                     }
-                    Err(error) => {
-                        tracing::debug!(%target, %error, "a benefactor didn't take a block; another one will");
-                        // One that is busy, or was slow, is behind all others from now on, and then asked once more.
-                        if self.pool.benefactors.why_passed_over(target) <= before {
-                            refused.push(target);
-                        }
-                        last = Some(error.failure());
-                    }
+                    Err(failure) => last = Some(failure),
                 }
             }
         }
@@ -335,27 +327,44 @@ impl Session {
             let puts = targets.into_iter().map(|target| (0, target));
             for (index, target, before, answer) in self.put_at(&made.blocks, puts, durable).await {
                 let place = Location { benefactor: target, encoding, index, tier: Tier::Memory };
-                match answer {
-                    Ok((receipt, known)) => {
+                match self.note_put(chunk.id, place, before, answer, &mut refused) {
+                    Ok(known) => {
                         was_there |= known;
-                        self.chunks.placed(chunk.id, place, receipt);
                         at.push(place);
                     }
-                    Err(error) => {
-                        tracing::debug!(%target, %error, "a benefactor's memory didn't take a block");
-                        // One that was slow has more time when it is asked once more.
-                        if self.pool.benefactors.why_passed_over(target) <= before {
-                            refused.push(target);
-                        }
-                        if error.failure().code == ErrorCode::NoSpace {
-                            self.stripe.note_full(target).await;
-                        }
-                    }
+                    Err(failure) if failure.code == ErrorCode::NoSpace => self.stripe.note_full(target).await,
+                    Err(_) => {}
                 }
             }
         }
         let sent = encoded.map_or(0, |(made, _)| u64::from(made.blocks.encoding.encoded_length));
         Ok(Some((sent, was_there)))
+    }
+
+    /// Takes note of what became of a put; whether the block was there already. Who didn't take it is `refused`, unless it is only behind all
+    /// others from now on, since it is busy or was slow: then it is asked once more.
+    fn note_put(
+        &self,
+        chunk: ChunkId,
+        place: Location,
+        before: Option<PassedOver>,
+        answer: Result<(Option<Receipt>, bool), CallError>,
+        refused: &mut Vec<BenefactorId>,
+    ) -> Result<bool, Failure> {
+        let target = place.benefactor;
+        match answer {
+            Ok((receipt, known)) => {
+                self.chunks.placed(chunk, place, receipt);
+                Ok(known)
+            }
+            Err(error) => {
+                tracing::debug!(%target, %error, tier = %place.tier, "a benefactor didn't take a block; another one will");
+                if self.pool.benefactors.why_passed_over(target) <= before {
+                    refused.push(target);
+                }
+                Err(error.failure())
+            }
+        }
     }
 
     /// Which benefactor got which block, why it was passed over if it was, and what it answered.

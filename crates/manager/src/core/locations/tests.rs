@@ -191,8 +191,11 @@ proptest! {
             };
             let total = locations.exposure.total();
             prop_assert_eq!(total.chunks, lacking.len() as u64);
-            let is_alone = |chunk: &&&Chunk| chunk.distance(&registry) == 0 && chunk.is_there(&registry);
-            prop_assert_eq!(total.in_memory, lacking.iter().filter(is_alone).count() as u64);
+            let is_alone = |chunk: &&Chunk| chunk.distance(&registry) == 0 && chunk.is_there(&registry);
+            prop_assert_eq!(total.in_memory, lacking.iter().copied().filter(is_alone).count() as u64);
+            let alone = locations.iter().filter(is_alone);
+            let bytes: u64 = alone.map(|chunk| u64::from(chunk.length)).sum();
+            prop_assert_eq!(locations.in_memory_alone_bytes(), bytes);
             let movable = lacking.iter().filter(is_movable).count() as u64;
             prop_assert_eq!(total.chunks - locations.exposure.stuck().chunks, movable);
             let is_moving = |chunk: &&Chunk| {
