@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use crate::manager::ManagerLink;
+use crate::receiving::{Pace, Receiving};
 use crate::sending::{Sending, Usual};
 use crate::shared::Shared;
 
@@ -57,6 +58,8 @@ pub(crate) enum PassedOver {
 /// Why a benefactor is not relied on, the worse the greater.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Doubt {
+    /// It sends far more slowly than others do.
+    Slow,
     /// It let a reader wait, or gave it wrong bytes: readers ask others first.
     Poor,
     /// A call failed: writers pass it over as well.
@@ -71,6 +74,7 @@ struct Link {
     /// Until when writers choose all others first, and why.
     passed_over_until: Option<(Instant, PassedOver)>,
     sending: Sending,
+    receiving: Receiving,
 }
 
 impl Link {
@@ -135,6 +139,7 @@ impl Benefactors {
                         answered_at: None,
                         passed_over_until: None,
                         sending: Sending::default(),
+                        receiving: Receiving::default(),
                     };
                     links.insert(info.id, link);
                 }
@@ -246,8 +251,24 @@ impl Benefactors {
 
     /// Whether there is a connection to a benefactor.
     pub(crate) fn is_connected(&self, id: BenefactorId) -> bool {
-        let connection = self.links.lock().get(&id).map(|link| Arc::clone(&link.connection));
-        connection.is_some_and(|connection| connection.is_open())
+        self.links.lock().get(&id).is_some_and(|link| link.connection.carried().is_some())
+    }
+
+    /// How fast a benefactor sends, as far as that is known.
+    pub(crate) fn pace(&self, id: BenefactorId) -> Option<Pace> {
+        let mut links = self.links.lock();
+        let link = links.get_mut(&id)?;
+        let now = Instant::now();
+        link.receiving.look(now, link.connection.carried()?);
+        link.receiving.pace(now)
+    }
+
+    /// How fast the benefactor in the middle sends of those that send, one of an even number above it; none of them has anything to send.
+    pub(crate) fn usual_pace(&self) -> Option<Pace> {
+        let (links, now) = (self.links.lock(), Instant::now());
+        let mut known: Vec<Pace> = links.values().filter_map(|link| link.receiving.pace(now)).collect();
+        known.sort_unstable_by(|one, other| one.per_second.total_cmp(&other.per_second));
+        known.get(known.len() / 2).map(|pace| Pace { unanswered: 0, ..*pace })
     }
 
     /// What it took this client to connect to anybody of the pool, at most.

@@ -23,6 +23,7 @@ use crate::benefactors::{Benefactors, Doubt};
 use crate::keyring::KeyRing;
 use crate::manager::ManagerLink;
 use crate::near::Near;
+use crate::receiving::Pace;
 
 /// A benefactor that has not answered by then gets company, while nothing is known of what answers take: the same chunk is asked of
 /// another one. If none is known, the manager is asked: copies may have been made since the holders were remembered.
@@ -38,11 +39,8 @@ const HEDGE_MIN_OF_OTHERS: Duration = Duration::from_millis(100);
 const GREETING_MIN: Duration = HEDGE_MIN_OF_OTHERS;
 /// However long that is, not longer.
 const HEDGE_MAX: Duration = Duration::from_secs(4);
-/// A benefactor is overtaken once it has sent nothing while others sent so many blocks: in the time of a few of its own, where five have a
-/// chunk. Behind a slow link all that are asked share it, so none comes for long, and what answers take says nothing while many are under way.
-const OVERTAKEN: u64 = 16;
-/// How often that is looked at.
-const OVERTAKEN_LOOK: Duration = Duration::from_millis(50);
+/// How often it is looked at whether a benefactor is late.
+const LATE_LOOK: Duration = Duration::from_millis(50);
 /// One block in so many is what blocks took lately.
 const LATELY: u32 = 8;
 /// Rounds of asking all holders before a chunk counts as unreadable; the manager is asked for holders before each.
@@ -69,6 +67,16 @@ struct Holders {
 /// A holder with what is held against its benefactor.
 type Doubted = (Option<Doubt>, Location);
 
+/// Why others are asked beside holders that were.
+enum Late {
+    /// These don't even greet.
+    Silent(Vec<Location>),
+    /// These are far slower than the next one would be.
+    Slow(Vec<Location>),
+    /// Nothing more came for too long.
+    All,
+}
+
 /// Fetches chunks and remembers where they are.
 pub(crate) struct Fetcher {
     manager: Arc<ManagerLink>,
@@ -78,37 +86,6 @@ pub(crate) struct Fetcher {
     locations: Mutex<HashMap<ChunkId, Vec<Location>>>,
     /// What blocks took lately, from the question to the last byte, the newest weighing most; `None`: none has come yet.
     lately: Mutex<Option<Duration>>,
-    arrived: Mutex<Arrived>,
-}
-
-/// Blocks that have come.
-#[derive(Default)]
-struct Arrived {
-    all: u64,
-    of: HashMap<BenefactorId, u64>,
-}
-
-impl Arrived {
-    fn of(&self, id: BenefactorId) -> u64 {
-        self.of.get(&id).copied().unwrap_or(0)
-    }
-
-    /// What a question to a benefactor is compared with later.
-    fn asking(&self, id: BenefactorId) -> Asked {
-        Asked { all: self.all, of: self.of(id) }
-    }
-
-    /// Whether others have sent much since a benefactor was asked, and that one nothing.
-    fn is_overtaken(&self, id: BenefactorId, asked: Asked) -> bool {
-        self.of(id) == asked.of && self.all - asked.all >= OVERTAKEN
-    }
-}
-
-/// Blocks that had come from all benefactors, and from one of them, when that one was asked.
-#[derive(Clone, Copy)]
-struct Asked {
-    all: u64,
-    of: u64,
 }
 
 impl Fetcher {
@@ -125,7 +102,6 @@ impl Fetcher {
             keys,
             locations: Mutex::default(),
             lately: Mutex::default(),
-            arrived: Mutex::default(),
         }
     }
 
@@ -254,8 +230,8 @@ impl Fetcher {
         holders: &[Location],
         mut remembered: bool,
     ) -> Result<Bytes, Option<Failure>> {
-        let mut waiting = VecDeque::from(self.order(chunk.id, holders));
-        let (mut asked, mut unanswered) = (HashSet::new(), HashMap::new());
+        let mut waiting = VecDeque::from(self.order(chunk, holders));
+        let (mut asked, mut unanswered) = (HashSet::new(), HashSet::new());
         let gathering = Arc::new(Mutex::new(Gathering::new(chunk, &self.keys)));
         let mut attempts = JoinSet::new();
         let (mut others, mut are_others_sought) = (pin!(self.find(chunk.id)), false);
@@ -271,7 +247,8 @@ impl Fetcher {
                 });
             }
             while due > 0
-                && let Some(holder) = waiting.pop_front()
+                && let Some(next) = self.next(&waiting, chunk.length)
+                && let Some(holder) = waiting.remove(next)
             {
                 let (benefactors, gathering) = (Arc::clone(&self.benefactors), Arc::clone(&gathering));
                 let keys = Arc::clone(&self.keys);
@@ -281,7 +258,7 @@ impl Fetcher {
                     (holder, got.map(|gathered| (gathered, began.elapsed())))
                 });
                 asked.insert(holder);
-                unanswered.insert(holder, self.arrived.lock().asking(holder.benefactor));
+                unanswered.insert(holder);
                 due -= 1;
             }
             due = 0;
@@ -290,13 +267,13 @@ impl Fetcher {
             }
             tokio::select! {
                 finished = attempts.join_next() => match finished {
-                    Some(Ok((holder, Ok((Gathered::Whole(bytes), took))))) => {
-                        self.took(holder.benefactor, took);
+                    Some(Ok((_, Ok((Gathered::Whole(bytes), took))))) => {
+                        self.took(took);
                         return Ok(bytes);
                     }
                     Some(Ok((holder, Ok((Gathered::Lacks(_), took))))) => {
                         unanswered.remove(&holder);
-                        self.took(holder.benefactor, took);
+                        self.took(took);
                         quickest.get_or_insert(took);
                     }
                     Some(Ok((holder, Err(failure)))) => {
@@ -310,74 +287,118 @@ impl Fetcher {
                     are_others_sought = false;
                     let found = found.map(|found| found.at).unwrap_or_default();
                     let new: Vec<_> = found.into_iter().filter(|holder| !asked.contains(holder)).collect();
-                    waiting.extend(self.order(chunk.id, &new));
+                    waiting.extend(self.order(chunk, &new));
                     due = 1;
                 }
-                (waited, silent) = self.wait(quickest, &unanswered) => {
-                    let late: Vec<Location> =
-                        if silent.is_empty() { unanswered.keys().copied().collect() } else { silent.clone() };
-                    late.iter().for_each(|holder| self.benefactors.late(holder.benefactor, waited));
+                (waited, late) = self.wait(quickest, &unanswered, &waiting, chunk.length) => {
+                    let is_slow = matches!(late, Late::Slow(_));
+                    let all = || unanswered.iter().copied().collect();
+                    let (late, passed): (Vec<Location>, bool) = match late {
+                        Late::Silent(silent) => (silent, true),
+                        Late::Slow(slow) => (slow, true),
+                        Late::All => (all(), false),
+                    };
+                    if !is_slow {
+                        late.iter().for_each(|holder| self.benefactors.late(holder.benefactor, waited));
+                    }
                     if waiting.is_empty() {
                         are_others_sought |= std::mem::take(&mut remembered);
                     }
                     // All that are late get company, if others weren't.
-                    due = if quickest.is_some() || !silent.is_empty() { late.len() } else { 1 };
-                    unanswered.retain(|holder, _| !silent.contains(holder));
+                    due = if quickest.is_some() || passed { late.len() } else { 1 };
+                    unanswered.retain(|holder| !passed || !late.contains(holder));
                 }
             }
         }
     }
 
-    /// A block of a benefactor took so long.
-    fn took(&self, from: BenefactorId, took: Duration) {
-        {
-            let mut arrived = self.arrived.lock();
-            arrived.all += 1;
-            *arrived.of.entry(from).or_default() += 1;
-        }
+    /// A block took so long.
+    fn took(&self, took: Duration) {
         let mut lately = self.lately.lock();
         *lately = Some(lately.map_or(took, |lately| (lately * (LATELY - 1) + took) / LATELY));
     }
 
-    /// Waits until others should be asked; tells for how long that was, and which holders don't even greet by then or were overtaken, if that is
-    /// why.
+    /// Waits until others should be asked beside the `unanswered` holders; tells why, and for how long that was.
     async fn wait(
         &self,
         quickest: Option<Duration>,
-        unanswered: &HashMap<Location, Asked>,
-    ) -> (Duration, Vec<Location>) {
+        unanswered: &HashSet<Location>,
+        waiting: &VecDeque<Location>,
+        length: u32,
+    ) -> (Duration, Late) {
         let patience = patience(quickest, *self.lately.lock());
         let for_greeting = (self.benefactors.connecting() * HEDGE_TIMES).clamp(GREETING_MIN, patience);
         let began = Instant::now();
-        tokio::time::sleep(for_greeting).await;
-        let mut passed: Vec<Location> = Vec::new();
-        passed.extend(unanswered.keys().filter(|holder| !self.benefactors.is_connected(holder.benefactor)));
-        while passed.is_empty() && began.elapsed() < patience {
-            {
-                let arrived = self.arrived.lock();
-                let is_overtaken =
-                    |(at, asked): &(&Location, &Asked)| arrived.is_overtaken(at.benefactor, **asked);
-                passed.extend(unanswered.iter().filter(is_overtaken).map(|(at, _)| *at));
+        loop {
+            // What is seen of them begins with the first look at the latest.
+            let slow = self.slow(unanswered, waiting, length);
+            let waited = began.elapsed();
+            if waited >= HEDGE_MIN_OF_OTHERS && !slow.is_empty() {
+                return (waited, Late::Slow(slow));
             }
-            if passed.is_empty() {
-                tokio::time::sleep(OVERTAKEN_LOOK.min(patience.saturating_sub(began.elapsed()))).await;
+            if waited >= for_greeting {
+                let is_silent = |holder: &&Location| !self.benefactors.is_connected(holder.benefactor);
+                let silent: Vec<Location> = unanswered.iter().filter(is_silent).copied().collect();
+                if !silent.is_empty() {
+                    return (waited, Late::Silent(silent));
+                }
             }
+            if waited >= patience {
+                return (waited, Late::All);
+            }
+            tokio::time::sleep(LATE_LOOK.min(patience.saturating_sub(waited))).await;
         }
-        (began.elapsed(), passed)
+    }
+
+    /// Those of `asked` that are far slower than the next of those that wait to be asked. If nothing is known of that one, it is taken to be
+    /// as fast as benefactors usually are.
+    fn slow(&self, asked: &HashSet<Location>, waiting: &VecDeque<Location>, length: u32) -> Vec<Location> {
+        let pace = |at: &Location| self.benefactors.pace(at.benefactor);
+        let known: Vec<_> = asked.iter().filter_map(|at| Some((*at, pace(at)?))).collect();
+        let Some(next) = self.next(waiting, length).and_then(|at| waiting.get(at)) else { return Vec::new() };
+        let Some(other) = pace(next).or_else(|| self.benefactors.usual_pace()) else { return Vec::new() };
+        let is_slow = |(at, pace): &(Location, Pace)| {
+            pace.is_slow_beside(0, other, length / u32::from(at.encoding.code.data()))
+        };
+        known.into_iter().filter(is_slow).map(|(at, _)| at).collect()
+    }
+
+    /// Which of those that wait to be asked comes next: the first one, unless others of its encoding are far faster as it turns out.
+    fn next(&self, waiting: &VecDeque<Location>, length: u32) -> Option<usize> {
+        let first = waiting.front()?.encoding;
+        let alike = || waiting.iter().filter(|at| at.encoding == first);
+        let slow = self.slow_to_ask(alike(), length);
+        waiting.iter().position(|at| at.encoding == first && !slow.contains(at))
+    }
+
+    /// Those of `holders` that are far slower than the fastest of them, if each is asked now.
+    fn slow_to_ask<'a>(&self, holders: impl Iterator<Item = &'a Location>, length: u32) -> HashSet<Location> {
+        let known: Vec<(Location, Pace)> =
+            holders.filter_map(|at| Some((*at, self.benefactors.pace(at.benefactor)?))).collect();
+        let pace = |(_, pace): &&(Location, Pace)| pace.per_second;
+        let Some((_, fastest)) = known.iter().max_by(|one, other| pace(one).total_cmp(&pace(other))) else {
+            return HashSet::new();
+        };
+        let is_slow = |(at, pace): &&(Location, Pace)| {
+            pace.is_slow_beside(1, *fastest, length / u32::from(at.encoding.code.data()))
+        };
+        known.iter().filter(is_slow).map(|(at, _)| *at).collect()
     }
 
     /// Holders in the order in which they are asked. Blocks of one encoding stand together, those first of which enough are at
     /// benefactors without doubts. Within an encoding holders in doubt come last, memory before disks, and data fragments before parity,
     /// which costs computing; copies are rotated by the chunk's name, so that all holders get work.
-    fn order(&self, chunk: ChunkId, holders: &[Location]) -> Vec<Location> {
+    fn order(&self, ChunkRef { id: chunk, length }: ChunkRef, holders: &[Location]) -> Vec<Location> {
         let mut rotated = holders.to_vec();
         let turn = usize::from(*part(&chunk.0, 0)) % rotated.len().max(1);
         rotated.rotate_left(turn);
+        let slow = self.slow_to_ask(holders.iter(), length);
         let mut groups: BTreeMap<EncodingId, Vec<Doubted>> = BTreeMap::new();
         for at in rotated {
             // Copies are one group, however they were compressed.
             let group = if at.encoding.code.is_copy() { EncodingId::PLAIN } else { at.encoding };
-            groups.entry(group).or_default().push((self.benefactors.doubt(at.benefactor), at));
+            let doubt = self.benefactors.doubt(at.benefactor).max(slow.contains(&at).then_some(Doubt::Slow));
+            groups.entry(group).or_default().push((doubt, at));
         }
         let mut groups: Vec<(EncodingId, Vec<Doubted>)> = groups.into_iter().collect();
         for (encoding, group) in &mut groups {
@@ -497,23 +518,5 @@ mod tests {
         assert_eq!(patience(Some(ms(50)), None), ms(200));
         assert_eq!(patience(Some(ms(50)), Some(ms(700))), ms(2800), "many are under way on a slow link");
         assert_eq!(patience(None, Some(ms(9000))), HEDGE_MAX);
-    }
-
-    #[test]
-    fn a_benefactor_is_overtaken_that_sends_nothing_while_others_send_much() {
-        let (slow, fast) = (BenefactorId(1), BenefactorId(2));
-        let mut arrived = Arrived::default();
-        let come = |arrived: &mut Arrived, from: BenefactorId, blocks: u64| {
-            arrived.all += blocks;
-            *arrived.of.entry(from).or_default() += blocks;
-        };
-        come(&mut arrived, slow, 3);
-        let asked = [slow, fast].map(|id| arrived.asking(id));
-        come(&mut arrived, fast, OVERTAKEN - 1);
-        assert!(!arrived.is_overtaken(slow, asked[0]), "the others sent little");
-        come(&mut arrived, fast, 1);
-        assert!(arrived.is_overtaken(slow, asked[0]) && !arrived.is_overtaken(fast, asked[1]));
-        come(&mut arrived, slow, 1);
-        assert!(!arrived.is_overtaken(slow, asked[0]), "what was asked before goes first");
     }
 }

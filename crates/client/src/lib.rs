@@ -40,6 +40,7 @@ mod opening;
 mod piece_names;
 mod pool;
 mod reader;
+mod receiving;
 mod sending;
 mod session;
 mod shared;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use stdchk_net::{CallError, Connection};
+use stdchk_net::{CallError, Carried, Connection};
 use tokio::sync::Mutex;
 
 /// A place for a connection.
@@ -31,11 +31,11 @@ impl Shared {
         }
     }
 
-    /// Whether there is a connection that works.
-    pub(crate) fn is_open(&self) -> bool {
+    /// What the connection that works has carried, if there is one.
+    pub(crate) fn carried(&self) -> Option<Carried> {
         // Whoever opens one has the lock.
-        let state = self.0.try_lock();
-        state.is_ok_and(|state| state.connection.as_ref().is_some_and(|connection| !connection.is_closed()))
+        let state = self.0.try_lock().ok()?;
+        state.connection.as_ref().filter(|connection| !connection.is_closed()).map(|open| open.carried())
     }
 
     /// The connection; `open` makes one if there is none that works. What it takes is noted in `longest`, if none took longer before.

@@ -107,6 +107,23 @@ type Answer = Result<(Vec<u8>, Buffer), Failure>;
 type Writer = Arc<tokio::sync::Mutex<Patient<Outgoing>>>;
 type Pending = Arc<Mutex<Option<HashMap<u64, Call>>>>;
 
+/// What a connection carried so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Carried {
+    /// Requests that were sent, also those that were given up since.
+    pub asked: u64,
+    /// Answers to them, also those that nobody waited for.
+    pub answered: u64,
+    /// Bytes that came, those of unfinished answers as well.
+    pub bytes: u64,
+}
+
+#[derive(Debug, Default)]
+struct Frames {
+    asked: AtomicU64,
+    answered: AtomicU64,
+}
+
 /// A call under way. It is gone from the table with whoever waits for it, and so is its memory.
 #[derive(Debug)]
 struct Call {
@@ -129,6 +146,8 @@ pub struct Connection {
     writer: Writer,
     pending: Pending,
     next_id: AtomicU64,
+    frames: Arc<Frames>,
+    received: Arc<AtomicU64>,
 }
 
 impl Connection {
@@ -150,11 +169,21 @@ impl Connection {
         let (outgoing, queue) = mpsc::unbounded_channel();
         let pending: Pending = Arc::new(Mutex::new(Some(HashMap::new())));
         let writer = Arc::new(tokio::sync::Mutex::new(writer));
-        tokio::spawn(write_all(Arc::clone(&writer), queue, Arc::clone(&pending)));
+        let (frames, received) = (Arc::<Frames>::default(), reader.moved_in_all());
+        tokio::spawn(write_all(Arc::clone(&writer), queue, Arc::clone(&pending), Arc::clone(&frames)));
         let reading =
-            tokio::spawn(read_all(reader, Arc::clone(buffers), Arc::clone(&pending))).abort_handle();
+            tokio::spawn(read_all(reader, Arc::clone(buffers), Arc::clone(&pending), Arc::clone(&frames)))
+                .abort_handle();
         let (address, next_id) = (address.to_owned(), AtomicU64::new(1));
-        Ok(Self { reading, address, pool, here, outgoing, writer, pending, next_id })
+        Ok(Self { reading, address, pool, here, outgoing, writer, pending, next_id, frames, received })
+    }
+
+    /// What it carried so far.
+    pub fn carried(&self) -> Carried {
+        let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        // Answers first: none is counted that isn't asked.
+        let answered = count(&self.frames.answered);
+        Carried { asked: count(&self.frames.asked).max(answered), answered, bytes: count(&self.received) }
     }
 
     /// The pool that the server serves.
@@ -227,7 +256,11 @@ impl Connection {
         }
         let Ok(mut writer) = Arc::clone(&self.writer).try_lock_owned() else { return false };
         let bytes = [head, payload].concat();
-        match writer.half_mut().try_write(&bytes) {
+        let written = writer.half_mut().try_write(&bytes);
+        if written.is_ok() {
+            self.frames.asked.fetch_add(1, Ordering::Relaxed);
+        }
+        match written {
             Ok(written) if written == bytes.len() && writer.half_mut().is_flushed() => true,
             Ok(written) => {
                 // A call that is given up leaves no half frame behind.
@@ -330,9 +363,15 @@ fn turned_away() -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, message)
 }
 
-async fn write_all(writer: Writer, mut queue: mpsc::UnboundedReceiver<u64>, pending: Pending) {
+async fn write_all(
+    writer: Writer,
+    mut queue: mpsc::UnboundedReceiver<u64>,
+    pending: Pending,
+    frames: Arc<Frames>,
+) {
     while let Some(id) = queue.recv().await {
         let Some((head, payload)) = take_request(&pending, id) else { continue };
+        frames.asked.fetch_add(1, Ordering::Relaxed);
         write_or_end(&mut *writer.lock().await, &head, &payload, &pending).await;
     }
 }
@@ -367,10 +406,18 @@ pub(crate) fn buffered(reader: Incoming) -> BufReader<Incoming> {
     BufReader::with_capacity(BYTES, reader)
 }
 
-async fn read_all(mut reader: Patient<BufReader<Incoming>>, buffers: Arc<BufferPool>, pending: Pending) {
+async fn read_all(
+    mut reader: Patient<BufReader<Incoming>>,
+    buffers: Arc<BufferPool>,
+    pending: Pending,
+    frames: Arc<Frames>,
+) {
     loop {
         match frame::read(&mut reader, &buffers).await {
-            Ok(Some((head, body, payload))) => deliver(&pending, &head, body, payload),
+            Ok(Some((head, body, payload))) => {
+                frames.answered.fetch_add(1, Ordering::Relaxed);
+                deliver(&pending, &head, body, payload);
+            }
             Ok(None) => break,
             Err(error) => {
                 tracing::debug!(%error, "a connection ended while reading");

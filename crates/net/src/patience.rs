@@ -7,6 +7,8 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -29,6 +31,8 @@ pub(crate) struct Patient<S> {
     period: Option<Pin<Box<Sleep>>>,
     /// Bytes moved in the present period.
     moved: u64,
+    /// Bytes moved in all.
+    moved_in_all: Arc<AtomicU64>,
     /// Whether the frame began, or our own waiting ended, in the present period: then it doesn't count.
     excused: bool,
     under_way: bool,
@@ -36,7 +40,13 @@ pub(crate) struct Patient<S> {
 
 impl<S> Patient<S> {
     pub(crate) fn new(half: S, limit: Duration) -> Self {
-        Self { half, limit, period: None, moved: 0, excused: false, under_way: false }
+        let moved_in_all = Arc::default();
+        Self { half, limit, period: None, moved: 0, moved_in_all, excused: false, under_way: false }
+    }
+
+    /// Bytes that moved, counted as they move.
+    pub(crate) fn moved_in_all(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.moved_in_all)
     }
 
     /// What it watches.
@@ -61,6 +71,7 @@ impl<S> Patient<S> {
 
     fn note(&mut self, bytes: usize) {
         self.moved += bytes as u64;
+        self.moved_in_all.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     /// The peer makes us wait: pending while it may.

@@ -92,3 +92,38 @@ fn the_bandwidth_to_each_benefactor_is_seen_in_what_clients_write() {
         }
     }
 }
+
+/// What a process of its own needs to read a file, each time anew.
+fn reads(machines: &Machines, client: usize, times: usize) -> Vec<Duration> {
+    let read = |_| {
+        let started = Instant::now();
+        machines.ok(client, &["get", "app/noise", "-o", "/dev/null"]);
+        started.elapsed()
+    };
+    (0..times).map(read).collect()
+}
+
+#[test]
+fn readers_do_without_hosts_behind_slow_links() {
+    let machines = Machines::start(7);
+    machines.make_pool(5, 0, "256MiB");
+    let client = 7;
+    machines.ok(client, &["pool", "join", &machines.address(1), "--token", &machines.token("client")]);
+    machines.ok(client, &["mkdir", "app"]);
+    machines.ok(client, &["policy", "set", "app", "redundancy=erasure:3,2", "semantics=pessimistic", "codec=store"]);
+    let file = machines.path(client, "source");
+    std::fs::write(&file, random_bytes(32 * MIB, 1)).unwrap();
+    machines.ok(client, &["put", file.to_str().unwrap(), "app/noise"]);
+    (2..8).for_each(|machine| machines.shape(machine, 100));
+    let mut healthy = reads(&machines, client, 3);
+    healthy.sort_unstable();
+    let healthy = healthy[1];
+    for slow in [1, 2] {
+        machines.shape(1 + slow, 2);
+        let mut took = reads(&machines, client, 5);
+        println!("{slow} of 5 hosts behind 2 Mbit/s: {took:?}; healthy {healthy:?}");
+        took.sort_unstable();
+        assert!(took[2] < healthy * 3 / 2, "{took:?} with {slow} slow hosts, {healthy:?} without");
+        assert!(took[4] < healthy * 2 + Duration::from_secs(1), "{took:?} with {slow} slow hosts");
+    }
+}
