@@ -467,8 +467,12 @@ impl Pool {
 
     /// Takes up what an earlier process left in the spool. What is at the pool already, was removed there or is lost is
     /// dealt with when this returns.
-    pub async fn take_up(&self, spool: &Arc<Spool>) -> Result<Vec<Unpushed>, Failure> {
-        let mut unpushed = Vec::new();
+    /// What can't be taken up now is left for the next time: the files, and why.
+    pub async fn take_up(
+        &self,
+        spool: &Arc<Spool>,
+    ) -> Result<(Vec<Unpushed>, HashMap<Ino, Failure>), Failure> {
+        let (mut unpushed, mut left_alone) = (Vec::new(), HashMap::new());
         for left in spool.left()? {
             let mut taken = Writer::take_up(&self.inner, spool, &left).await;
             while let Err(failure) = &taken
@@ -485,10 +489,14 @@ impl Pool {
                     tracing::warn!(ino = %left.record.ino, %failure, "a file of the spool is given up");
                     spool.done(left.id, left.image.as_deref());
                 }
-                Err(failure) => return Err(failure),
+                Err(failure) => {
+                    let ino = left.record.ino;
+                    tracing::error!(%ino, %failure, "a file stays in the spool: the next mount with it tries again");
+                    left_alone.insert(ino, failure);
+                }
             }
         }
-        Ok(unpushed)
+        Ok((unpushed, left_alone))
     }
 
     /// Whether a file that the manager doesn't find is gone. Not before all benefactors have registered since the manager's
@@ -664,6 +672,7 @@ impl Inner {
         match view {
             MapView::Chunks(chunks) => self.read_chunks(chunks, range).await,
             MapView::Packed(file) => file.read(self, range).await,
+            MapView::Unreadable { failure, .. } => Err(failure.clone()),
         }
     }
 

@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
@@ -32,6 +33,8 @@ pub(crate) struct Image {
     /// Where it is, if it is to outlive the process; removed when done with.
     path: Option<PathBuf>,
     shape: Mutex<Shape>,
+    /// The disk failed to take what was written: it says so once, and reads as something else from then on.
+    is_lost: AtomicBool,
     budget: Arc<Budget>,
 }
 
@@ -66,7 +69,8 @@ impl Image {
     }
 
     fn of(file: File, path: Option<PathBuf>, shape: Shape, budget: &Arc<Budget>) -> Self {
-        Self { file, path, shape: Mutex::new(shape), budget: Arc::clone(budget) }
+        let is_lost = AtomicBool::new(false);
+        Self { file, path, shape: Mutex::new(shape), is_lost, budget: Arc::clone(budget) }
     }
 
     /// Writes `data` at `offset`.
@@ -138,9 +142,18 @@ impl Image {
         Ok(())
     }
 
-    /// Makes what was written durable on the local disk.
+    /// Makes what was written durable on the local disk. Once that failed, it always does.
     pub(crate) fn sync(&self) -> io::Result<()> {
-        self.file.sync_data()
+        self.file.sync_data().inspect_err(|_| self.is_lost.store(true, Ordering::Release))?;
+        match self.is_lost() {
+            false => Ok(()),
+            true => Err(io::Error::other("the local disk failed to take what was written before")),
+        }
+    }
+
+    /// Whether the local disk failed to take what was written.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.is_lost.load(Ordering::Acquire)
     }
 
     pub(super) fn shape(&self) -> Shape {

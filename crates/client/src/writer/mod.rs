@@ -54,8 +54,10 @@ pub struct Writer {
     unsynced: AtomicBool,
     /// What made a push in the background fail: an incremental write can't be saved any more.
     failure: Mutex<Option<Failure>>,
-    /// An image that is in the session and whose record must stay until that is committed.
-    kept: Mutex<Option<Arc<Image>>>,
+    /// An image that is in the session, and what its record says, which must stay until that is committed.
+    kept: Mutex<Option<(Arc<Image>, Noted)>>,
+    /// Whether the session has more than the image that is to be pushed: another one has to take it.
+    begins_again: AtomicBool,
 }
 
 /// What the record in the spool says of a file.
@@ -145,6 +147,7 @@ impl Writer {
             unsynced: AtomicBool::new(true),
             failure: Mutex::default(),
             kept: Mutex::default(),
+            begins_again: AtomicBool::new(false),
         }
     }
 
@@ -286,9 +289,8 @@ impl Writer {
     ) -> Result<Attempt, Failure> {
         // Who finds the record after a crash must know that more was written than the application has closed.
         self.unsynced.store(true, Ordering::Release);
-        let noted = *self.noted.lock();
-        if let Some(noted) = noted.filter(|noted| noted.closed) {
-            let reopened = self.note(image, Noted { closed: false, ..noted });
+        if self.noted.lock().is_some_and(|noted| noted.closed) {
+            let reopened = self.note(image, |noted| noted.map(|noted| Noted { closed: false, ..noted }));
             reopened.map_err(|error| self.unspooled("noting a change", &error))?;
         }
         match change(image) {
@@ -319,13 +321,14 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes the record. What was synced stays so, and with it the record.
-    fn note(&self, image: &Image, state: Noted) -> io::Result<()> {
+    /// Writes the record, with what it says now made into what it shall say. What was synced stays so, and with it the record.
+    fn note(&self, image: &Image, state: impl FnOnce(Option<Noted>) -> Option<Noted>) -> io::Result<()> {
         let Some(spool) = &self.spool else { return Ok(()) };
-        let Noted { mtime, closed } = state;
         let (ino, session, base) = (self.ino(), self.session().id(), self.base);
         let synced = self.synced.load(Ordering::Acquire);
         let mut noted = self.noted.lock();
+        let Some(state) = state(*noted) else { return Ok(()) };
+        let Noted { mtime, closed } = state;
         let key = self.session().key();
         spool.note(self.id, &Told { ino, session, base, mtime, closed, synced, key }, image)?;
         *noted = Some(state);
@@ -393,14 +396,14 @@ impl Writer {
     }
 
     /// `close()`: what it waits for is up to the protocol and, but for complete local writes, to the folder's `close`.
-    /// `killed`: a signal ended the writer; then what it wrote doesn't count as closed.
+    /// `closed`: what was written counts as closed, since no writer goes on and none was ended by a signal.
     ///
     /// # Errors
     /// What was written can't be kept.
-    pub async fn flush(self: &Arc<Self>, mtime: TimeNs, killed: bool) -> Result<(), Failure> {
+    pub async fn flush(self: &Arc<Self>, mtime: TimeNs, closed: bool) -> Result<(), Failure> {
         self.failure.lock().clone().map_or(Ok(()), Err)?;
         if self.is_spooled() {
-            return self.note_state(mtime, !killed);
+            return self.note_state(mtime, closed);
         }
         self.drain().await?;
         self.session().flush(mtime).await
@@ -416,9 +419,12 @@ impl Writer {
             if sync {
                 image.sync()?;
             }
-            self.note(&image, Noted { mtime, closed })
+            self.note(&image, |_| Some(Noted { mtime, closed }))
         });
-        noted.map_err(|error| self.unspooled("noting a close", &error))
+        noted.map_err(|error| {
+            self.unsynced.store(true, Ordering::Release);
+            self.unspooled("noting a close", &error)
+        })
     }
 
     /// `fsync()`: what was written is durable on the local disk, in complete local writes, or at the pool, in a version.
@@ -432,11 +438,12 @@ impl Writer {
         let image = self.layers.read().top().cloned();
         let Some(image) = image else { return Ok(()) };
         self.unsynced.store(false, Ordering::Release);
-        let closed = self.noted.lock().is_some_and(|noted| noted.closed);
         let synced = blocking(|| {
             image.sync()?;
             self.synced.store(true, Ordering::Release);
-            self.note(&image, Noted { mtime, closed })
+            // Somebody may have written or closed meanwhile.
+            let closed = |noted: Option<Noted>| noted.is_some_and(|noted| noted.closed);
+            self.note(&image, |noted| Some(Noted { mtime, closed: closed(noted) }))
         });
         synced.map_err(|error| {
             self.unsynced.store(true, Ordering::Release);
@@ -454,9 +461,31 @@ impl Writer {
     /// # Errors
     /// Something was not saved, or the manager can't be told.
     pub async fn close(&self, interrupted: bool) -> Result<(), Failure> {
-        self.session().close(interrupted).await?;
-        self.let_go();
-        Ok(())
+        self.session().close(interrupted).await
+    }
+
+    /// The session couldn't save what the application was promised, and the spool still has it: from now on that waits there to be
+    /// pushed. Tells whether it was closed; `None`: the spool has nothing that was promised.
+    pub fn take_back(&self) -> Option<bool> {
+        let mut layers = self.layers.write();
+        let is_stuck = layers.protocol == Protocol::Sw;
+        let stuck = layers.pushing.take_if(|_| is_stuck);
+        let promised = self.kept.lock().take();
+        let noted = || self.noted.lock().take();
+        let promised = promised.or_else(|| stuck.clone().and_then(|image| Some((image, noted()?))));
+        let Some((image, noted)) = promised else {
+            stuck.iter().for_each(|image| blocking(|| image.remove()));
+            return None;
+        };
+        self.begins_again.store(true, Ordering::Release);
+        (*self.noted.lock(), *self.failure.lock()) = (Some(noted), None);
+        *layers = Layers { protocol: Protocol::Clw, filling: Some(image), pushing: None };
+        Some(noted.closed)
+    }
+
+    /// Whether the local disk lost what waits to be pushed.
+    pub fn is_lost(&self) -> bool {
+        self.layers.read().top().is_some_and(|image| image.is_lost())
     }
 
     /// Gives up what is in the spool: it can't be pushed any more. Unless the file was removed, it is on record as lost.
@@ -483,7 +512,7 @@ impl Writer {
 
     /// What the session has committed needs no image any more.
     fn let_go(&self) {
-        if let (Some(image), Some(spool)) = (self.kept.lock().take(), &self.spool) {
+        if let (Some((image, _)), Some(spool)) = (self.kept.lock().take(), &self.spool) {
             blocking(|| spool.done(self.id, Some(&image)));
         }
     }

@@ -73,11 +73,20 @@ impl Writer {
         mtime: TimeNs,
         state: VersionState,
     ) -> Result<Option<VersionInfo>, Failure> {
-        if self.session().is_failed() {
+        if self.begins_again.load(Ordering::Acquire) || self.session().is_failed() {
             self.begin_again(image).await?;
+            self.begins_again.store(false, Ordering::Release);
         }
         let session = self.session();
-        self.copy(image, &session).await?;
+        // What the disk couldn't take reads as something else, and only a sync tells.
+        let syncing = {
+            let image = Arc::clone(image);
+            self.pool.runtime.spawn_blocking(move || image.sync())
+        };
+        let copied = self.copy(image, &session).await;
+        let synced = syncing.await.map_err(std::io::Error::other).flatten();
+        synced.map_err(|error| self.unspooled("syncing", &error))?;
+        copied?;
         session.commit_as(mtime, state).await
     }
 
@@ -98,8 +107,7 @@ impl Writer {
 
     /// The record names the session that will commit, so that a crash behind the commit isn't taken for one before it.
     fn note_session(&self, image: &Image) -> Result<(), Failure> {
-        let Some(noted) = *self.noted.lock() else { return Ok(()) };
-        let written = blocking(|| self.note(image, noted));
+        let written = blocking(|| self.note(image, |noted| noted));
         written.map_err(|error| self.unspooled("noting a session", &error))
     }
 
@@ -261,7 +269,7 @@ impl Writer {
         let Some(image) = image else { return Ok(()) };
         match self.noted.lock().take() {
             // What the application was promised stays until it is a version.
-            Some(_) => *self.kept.lock() = Some(image),
+            Some(noted) => *self.kept.lock() = Some((image, noted)),
             None => blocking(|| image.remove()),
         }
         Ok(())

@@ -66,7 +66,7 @@ impl Twin {
             55..=79 => self.read(random.below(FILE_MAX), random.below(3 * MIB)).await,
             80..=89 => self.truncate(random.below(FILE_MAX)).await,
             90..=92 => self.writer.sync(1).await.unwrap(),
-            93..=94 => self.writer.flush(1, false).await.unwrap(),
+            93..=94 => self.writer.flush(1, true).await.unwrap(),
             95..=96 => drop(self.writer.commit(1).await.unwrap()),
             _ => self.close_and_open(random.below(2) == 0).await,
         }
@@ -94,7 +94,7 @@ impl Twin {
 
     /// Closes the file, and opens it again once it is pushed; `crash`: by a process that found it in the spool.
     async fn close_and_open(&mut self, crash: bool) {
-        self.writer.flush(1, false).await.unwrap();
+        self.writer.flush(1, true).await.unwrap();
         if self.writer.is_spooled() {
             match crash {
                 true => self.crash(BOOT).await,
@@ -132,7 +132,7 @@ impl Twin {
     async fn take_up(&mut self, boot: &str) -> Vec<Unpushed> {
         self.let_go().await;
         let spool = spool_in(&self.directory, self.spool_bytes, &self.pool, boot).await;
-        let left = self.pool.take_up(&spool).await.unwrap();
+        let (left, _) = self.pool.take_up(&spool).await.unwrap();
         self.spool = Some(spool);
         left
     }
@@ -186,7 +186,7 @@ async fn a_spool_that_is_full_makes_a_file_go_on_through_memory() {
         }
         assert!(!other.is_spooled(), "{protocol}");
         twin.read(0, 12 * MIB).await;
-        twin.writer.flush(1, false).await.unwrap();
+        twin.writer.flush(1, true).await.unwrap();
         twin.check_committed().await;
         twin.writer.close(false).await.unwrap();
         hog.discard().await;
@@ -220,14 +220,14 @@ async fn what_was_closed_but_not_synced_when_the_machine_went_down_is_lost_on_re
     twin.write(0, b"the first version").await;
     twin.close_and_open(false).await;
     twin.write(0, b"never synced").await;
-    twin.writer.flush(1, false).await.unwrap();
+    twin.writer.flush(1, true).await.unwrap();
     assert_eq!(twin.take_up("another boot").await.len(), 0);
     assert_eq!(twin.states().await, [VersionState::Closed, VersionState::Lost]);
     twin.check_first_version().await;
     twin.writer = twin.pool.writer(twin.ino, twin.spool.as_ref()).await.unwrap();
     twin.write(0, b"synced and closed").await;
     twin.writer.sync(1).await.unwrap();
-    twin.writer.flush(1, false).await.unwrap();
+    twin.writer.flush(1, true).await.unwrap();
     twin.crash("a third boot").await;
     twin.check_committed().await;
     assert_eq!(twin.states().await, [VersionState::Closed, VersionState::Lost, VersionState::Closed]);
@@ -245,7 +245,7 @@ async fn what_was_written_after_a_close_makes_the_version_an_interrupted_one() {
     let tests = TestPool::start(1).await;
     let mut twin = Twin::start(&tests, "clw", 64 * MIB).await;
     twin.write(0, b"closed").await;
-    twin.writer.flush(1, false).await.unwrap();
+    twin.writer.flush(1, true).await.unwrap();
     twin.write(3, b"and more").await;
     let left = twin.take_up(BOOT).await;
     assert_eq!(left.len(), 1);
@@ -270,7 +270,7 @@ async fn a_closed_file_whose_image_cannot_be_opened_now_is_left_in_the_spool_and
     let tests = TestPool::start(1).await;
     let mut twin = Twin::start(&tests, "clw", 64 * MIB).await;
     twin.write(0, b"closed").await;
-    twin.writer.flush(1, false).await.unwrap();
+    twin.writer.flush(1, true).await.unwrap();
     let is_image = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "image");
     let (image, content) = copies_of(&twin.directory).into_iter().find(|(path, _)| is_image(path)).unwrap();
     // A folder in its place can't be opened as a file, whoever asks.
@@ -291,7 +291,7 @@ async fn a_file_in_the_spool_keeps_to_the_version_that_it_was_written_over() {
     twin.write(0, &[1; 3_000_000]).await;
     twin.close_and_open(false).await;
     twin.write(1_000_000, &[2; 1_000_000]).await;
-    twin.writer.flush(1, false).await.unwrap();
+    twin.writer.flush(1, true).await.unwrap();
     // Meanwhile another mount makes a version of its own.
     twin.let_go().await;
     let elsewhere = twin.pool.write(twin.ino).await.unwrap();
@@ -308,7 +308,7 @@ async fn a_file_that_was_committed_before_the_crash_is_not_pushed_again() {
     let tests = TestPool::start(1).await;
     let mut twin = Twin::start(&tests, "clw", 64 * MIB).await;
     twin.write(0, b"committed").await;
-    twin.writer.flush(1, false).await.unwrap();
+    twin.writer.flush(1, true).await.unwrap();
     let kept = copies_of(&twin.directory);
     twin.writer.push(1, VersionState::Closed).await.unwrap();
     // The process died before it could clean up.
@@ -330,7 +330,7 @@ async fn a_push_that_fails_keeps_the_file_and_succeeds_later() {
     let mut tests = TestPool::start(1).await;
     let mut twin = Twin::start(&tests, "clw", 64 * MIB).await;
     twin.write(0, &Random::new(3).bytes(2_000_000)).await;
-    twin.writer.flush(1, false).await.unwrap();
+    twin.writer.flush(1, true).await.unwrap();
     // Removed at the pool's side, its chunks have no place: the only benefactor is gone for longer than patience lasts.
     tests.stop_benefactor(0).await;
     assert!(twin.writer.push(1, VersionState::Closed).await.is_err());
@@ -347,6 +347,49 @@ async fn a_push_that_fails_keeps_the_file_and_succeeds_later() {
     assert_eq!((twin.states().await, twin.files()), (vec![VersionState::Closed], 0));
 }
 
+/// What was promised and can't be committed stays in the spool, and is pushed later.
+async fn promised(bytes: usize) {
+    let mut tests = TestPool::start(1).await;
+    let mut twin = Twin::start(&tests, "clw", 64 * MIB).await;
+    twin.write(0, &Random::new(3).bytes(bytes)).await;
+    twin.writer.sync(1).await.unwrap();
+    assert_eq!(twin.writer.take_back(), None, "it is in the spool as it is");
+    tests.stop_benefactor(0).await;
+    assert!(twin.writer.commit(1).await.is_err());
+    assert_eq!(twin.writer.take_back(), Some(false), "it was synced and not closed");
+    assert!(twin.writer.is_spooled() && twin.files() == 2, "{bytes} bytes");
+    tests.start_benefactor(0);
+    tests.wait_online(1).await;
+    for _ in 0..50 {
+        if twin.writer.push(1, VersionState::Interrupted).await.is_ok() {
+            break;
+        }
+    }
+    twin.check_committed().await;
+    assert_eq!((twin.states().await, twin.files()), (vec![VersionState::Interrupted], 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_promised_is_pushed_later_if_the_session_cannot_commit_it() {
+    // The window takes it.
+    promised(2_000_000).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_promised_is_pushed_later_if_the_session_cannot_take_it() {
+    promised(12_000_000).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_nobody_was_promised_leaves_nothing_in_the_spool_if_it_cannot_be_committed() {
+    let mut tests = TestPool::start(1).await;
+    let mut twin = Twin::start(&tests, "clw", 64 * MIB).await;
+    twin.write(0, &Random::new(3).bytes(12_000_000)).await;
+    tests.stop_benefactor(0).await;
+    assert!(twin.writer.commit(1).await.is_err());
+    assert_eq!((twin.writer.take_back(), twin.files()), (None, 0));
+}
+
 #[tokio::test]
 async fn a_protocol_without_a_spool_goes_through_memory() {
     let tests = TestPool::start(1).await;
@@ -356,6 +399,6 @@ async fn a_protocol_without_a_spool_goes_through_memory() {
     assert_eq!(writer.policy().protocol, Protocol::Clw);
     writer.write_at(0, b"content").await.unwrap();
     assert!(!writer.is_spooled());
-    writer.flush(1, false).await.unwrap();
+    writer.flush(1, true).await.unwrap();
     assert_eq!(pool.versions(ino).await.unwrap().len(), 1);
 }

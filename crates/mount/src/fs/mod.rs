@@ -56,6 +56,8 @@ pub(crate) struct FileSystem {
     next_number: AtomicU64,
     /// Files that were closed early and could not be committed, until a program is told.
     lost: Mutex<HashMap<Ino, Failure>>,
+    /// Files that an earlier mount left in the spool and that can't be taken up, and why.
+    left_alone: Mutex<HashMap<Ino, Failure>>,
     /// True once the mount is about to end.
     ending: watch::Sender<bool>,
     /// Whether the machine is said to go soon: then pushes that failed are tried again at once.
@@ -108,6 +110,7 @@ impl FileSystem {
             goes_past_cache: AtomicBool::new(false),
             next_number: AtomicU64::new(1),
             lost: Mutex::default(),
+            left_alone: Mutex::default(),
             ending: watch::Sender::new(false),
             going: watch::Sender::new(false),
         })
@@ -115,6 +118,11 @@ impl FileSystem {
 
     /// Opens a file for writing by the protocol of the mount or of its folder.
     async fn writer(&self, ino: Ino) -> Result<Arc<Writer>, Failure> {
+        if let Some(failure) = self.left_alone.lock().get(&ino) {
+            // It would be pushed above what is written now.
+            let what = format!("file {ino} waits in the spool and can't be pushed: {failure}");
+            return Err(Failure { message: what, ..failure.clone() });
+        }
         self.pool.writer(ino, self.spool.as_ref()).await
     }
 

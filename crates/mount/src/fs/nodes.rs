@@ -78,11 +78,13 @@ struct Node {
     said: Option<(Instant, u64)>,
 }
 
-/// The inodes of one pool file that the kernel holds.
+/// The inodes of one pool file that the kernel holds, or that are open here: one that waits in the spool is open for longer than the
+/// kernel may hold it, and must be found under the same number.
 #[derive(Default)]
 struct Line {
     epoch: u16,
     nodes: u32,
+    open: u32,
 }
 
 /// All inodes that the kernel holds: as many as the kernel chooses to cache, it says which it forgets.
@@ -184,9 +186,13 @@ impl Nodes {
             return;
         }
         node.remove();
+        self.leave_line(id, |line| line.nodes -= 1);
+    }
+
+    fn leave_line(&mut self, id: NodeId, leave: impl FnOnce(&mut Line)) {
         if let Entry::Occupied(mut line) = self.lines.entry(id.ino()) {
-            line.get_mut().nodes -= 1;
-            if line.get().nodes == 0 {
+            leave(line.get_mut());
+            if (line.get().nodes, line.get().open) == (0, 0) {
                 line.remove();
             }
         }
@@ -200,17 +206,25 @@ impl Nodes {
     /// The open file behind an inode, made for its first handle; `None` for an inode that the kernel doesn't hold.
     pub fn open_or_new(&mut self, id: NodeId) -> Option<Arc<OpenFile>> {
         let seen = self.nodes.get(&id)?.seen;
-        Some(Arc::clone(self.open.entry(id).or_insert_with(|| Arc::new(OpenFile::new(id, seen)))))
+        if !self.open.contains_key(&id) {
+            self.adopt(Arc::new(OpenFile::new(id, seen)));
+        }
+        self.open_file(id)
     }
 
     /// A file that an earlier mount left in the spool is open until it is pushed.
     pub fn adopt(&mut self, file: Arc<OpenFile>) {
-        self.open.insert(file.id(), file);
+        let id = file.id();
+        if self.open.insert(id, file).is_none() {
+            self.lines.entry(id.ino()).or_default().open += 1;
+        }
     }
 
     /// The last handle of an inode is closed.
     pub fn closed(&mut self, id: NodeId) {
-        self.open.remove(&id);
+        if self.open.remove(&id).is_some() {
+            self.leave_line(id, |line| line.open -= 1);
+        }
     }
 
     /// All open files.
@@ -334,6 +348,22 @@ mod tests {
         assert!(nodes.last_attr(id).is_some());
         nodes.forget(id, 1);
         assert!(nodes.last_attr(id).is_none() && nodes.lines.is_empty());
+    }
+
+    #[test]
+    fn an_open_file_keeps_its_number_when_the_kernel_forgets_its_inode() {
+        let mut nodes = Nodes::default();
+        let first = present(&mut nodes, &attr(1, 10));
+        let second = present(&mut nodes, &attr(2, 20));
+        nodes.forget(first, 1);
+        assert!(nodes.open_or_new(second).is_some());
+        nodes.forget(second, 1);
+        assert_eq!(nodes.id_of(Ino(7)), second, "what waits in the spool is found");
+        assert_eq!(present(&mut nodes, &attr(2, 20)), second);
+        nodes.forget(second, 1);
+        nodes.closed(second);
+        nodes.closed(second);
+        assert!(nodes.lines.is_empty() && nodes.open.is_empty());
     }
 
     #[test]

@@ -430,12 +430,12 @@ impl OpenFile {
         Ok(version)
     }
 
-    /// What `close()` waits for.
-    async fn save(&self, pool: &Pool, session: &Arc<Writer>, killed: bool) -> Result<(), Failure> {
+    /// What `close()` waits for; `closed`: see [`Writer::flush`].
+    async fn save(&self, pool: &Pool, session: &Arc<Writer>, closed: bool) -> Result<(), Failure> {
         self.debts.paid().await;
         let mtime = *self.mtime.lock();
         let dirty = session.is_dirty();
-        session.flush(mtime.at, killed).await?;
+        session.flush(mtime.at, closed).await?;
         self.save_mtime(pool, mtime, dirty).await
     }
 
@@ -458,12 +458,22 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Ends a session that no handle writes to any more. Errors can't reach any program here: they are logged.
-    async fn end_session(&self, fs: &FileSystem, turn: &mut Turn) {
-        let Some(session) = self.writer() else { return };
+    /// Ends a session that no handle writes to any more. Errors can't reach any program here: they are logged. True: what it couldn't
+    /// save is in the spool, where it was promised to be, and is to be pushed from there now.
+    async fn end_session(&self, fs: &FileSystem, turn: &mut Turn) -> bool {
+        let Some(session) = self.writer() else { return false };
         // Pages that were written through a mapping after the last close, or a flush that failed and may be repeated.
         let committed = self.commit(&fs.pool, &session).await;
+        if let Err(failure) = &committed
+            && let Some(closed) = session.take_back()
+        {
+            tracing::warn!(ino = %self.ino(), %failure, "a file can't be committed: what was promised of it stays in the spool");
+            turn.torn |= !closed;
+            (turn.pushing, turn.push_failure) = (true, Some(failure.clone()));
+            return true;
+        }
         self.leave_session(fs, turn, &session, committed).await;
+        false
     }
 
     /// Nothing more comes of a session; `committed`: what came of it last.
@@ -529,8 +539,9 @@ impl OpenFile {
         if self.is_left_in_spool(&turn) {
             return;
         }
-        self.end_session(fs, &mut turn).await;
-        self.end(fs, &mut turn).await;
+        if !self.end_session(fs, &mut turn).await || !self.is_left_in_spool(&turn) {
+            self.end(fs, &mut turn).await;
+        }
     }
 
     pub(super) async fn end(&self, fs: &FileSystem, turn: &mut Turn) {

@@ -39,7 +39,7 @@ impl OpenFile {
         loop {
             let outcome = self.push_once(&writer).await;
             let gone = match &outcome {
-                Err(failure) => fs.pool.is_gone(failure).await,
+                Err(failure) => writer.is_lost() || fs.pool.is_gone(failure).await,
                 Ok(_) => false,
             };
             let mut turn = self.turn.lock().await;
@@ -127,7 +127,9 @@ impl FileSystem {
     pub async fn take_up_spool(&self) -> Result<Vec<Arc<OpenFile>>, Failure> {
         let Some(spool) = &self.spool else { return Ok(Vec::new()) };
         let mut files = Vec::new();
-        for Unpushed { writer, mtime, state } in self.pool.take_up(spool).await? {
+        let (unpushed, left_alone) = self.pool.take_up(spool).await?;
+        *self.left_alone.lock() = left_alone;
+        for Unpushed { writer, mtime, state } in unpushed {
             let attr = writer.opened().clone();
             let id = self.nodes.lock().id_of(attr.ino);
             let file = Arc::new(OpenFile::new(id, Seen::of(&attr)));

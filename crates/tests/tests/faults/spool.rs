@@ -4,6 +4,7 @@
 //! `STDCHK_KILLS` makes the loop of kills longer, as `make soak` does.
 
 use std::fs::{self, File};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -156,6 +157,35 @@ fn a_writer_that_is_killed_leaves_an_interrupted_version_by_every_protocol() {
         wait_until("its version is there", || states(&pool, "app/x") == ["interrupted"]);
         assert!(pool.get("app/x") == content);
     }
+}
+
+/// Writes some, lets a child that has the descriptor as well end, says so, and waits.
+const HALF: &str = "
+import os, subprocess, sys
+to = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT, 0o644)
+os.write(to, b'half' * (1 << 18))
+os.fsync(to)
+subprocess.run(['true'], pass_fds=[to])
+print('written', flush=True)
+sys.stdin.read()
+";
+
+#[test]
+fn a_child_that_ends_does_not_close_the_file_of_its_parent() {
+    let pool = pool_with(&["protocol=clw"]);
+    let mut command = Command::new("python3");
+    command.args(["-c", HALF]).arg(pool.at("app/x")).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut half = command.spawn().unwrap();
+    let mut said = [0; 8];
+    half.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
+    assert_eq!(&said, b"written\n");
+    pool.kill("mount");
+    half.kill().unwrap();
+    half.wait().unwrap();
+    pool.ok(&["up"]);
+    wait_until("what it wrote is pushed", || !states(&pool, "app/x").is_empty());
+    assert_eq!(states(&pool, "app/x"), ["interrupted"], "its writer had not finished");
+    assert!(pool.get("app/x") == b"half".repeat(1 << 18));
 }
 
 #[test]

@@ -339,7 +339,7 @@ async fn connect(config: ClientConfig, spool: Option<PathBuf>) -> Result<Connect
     let pool = Pool::connect(config).await?;
     let Some(path) = spool else { return Ok(Connected { pool, spool: None }) };
     let spool = Spool::open(&path, SPOOL_BYTES, &pool).await?;
-    for unpushed in pool.take_up(&spool).await? {
+    for unpushed in pool.take_up(&spool).await?.0 {
         push(unpushed).await;
     }
     Ok(Connected { pool, spool: Some(spool) })

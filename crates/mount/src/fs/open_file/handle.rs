@@ -118,8 +118,9 @@ impl Handle {
     /// A killed program leaves the file torn, unless a proper close of the same handle came before (another process
     /// holds a copy of the descriptor) and nothing was written since.
     ///
-    /// `goes_on`: the program holds another descriptor to write with. If it has emptied the file so far and nothing
-    /// more, the commit waits for the next close, or for the end of the handle.
+    /// `goes_on`: a program that has it open holds another descriptor to write with. If the file was emptied so far and nothing
+    /// more, the commit waits for the next close, or for the end of the handle. What is in the spool then stays what a writer wrote who has
+    /// not finished, as it does where other handles can write.
     pub async fn flush(&self, pool: &Pool, killed: bool, goes_on: bool) -> Result<(), Failure> {
         if !self.writable {
             return Ok(());
@@ -130,7 +131,7 @@ impl Handle {
         if killed && is_torn() {
             self.torn.store(true, Ordering::Release);
         }
-        let _turn = self.file.turn.lock().await;
+        let turn = self.file.turn.lock().await;
         let writes = self.file.writes.load(Ordering::Acquire);
         if killed && is_torn() {
             self.torn.store(true, Ordering::Release);
@@ -138,7 +139,9 @@ impl Handle {
         if let Some(session) = self.file.writer()
             && !(goes_on && self.file.is_emptied())
         {
-            self.file.save(pool, &session, killed).await?;
+            let leaving = self.file.leaving.load(Ordering::Acquire);
+            let others_write = turn.writers.saturating_sub(leaving) > 1;
+            self.file.save(pool, &session, !killed && !goes_on && !others_write).await?;
         }
         self.file.flushed_at.store(writes, Ordering::Release);
         if !killed {
@@ -177,9 +180,9 @@ impl Handle {
             drop(openers);
             turn.torn |= self.torn.load(Ordering::Acquire) || turn.writers == 0 && self.was_cut_off();
         }
-        let pushes = turn.writers == 0 && self.file.begin_push(&mut turn);
+        let mut pushes = turn.writers == 0 && self.file.begin_push(&mut turn);
         if turn.writers == 0 && !turn.pushing {
-            self.file.end_session(fs, &mut turn).await;
+            pushes = self.file.end_session(fs, &mut turn).await;
         }
         if turn.handles == 0 && !turn.pushing {
             self.file.end(fs, &mut turn).await;
