@@ -38,6 +38,10 @@ const VERIFY_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long a benefactor is avoided that this client has doubts about; then it is asked whether it is there, again and again,
 /// and avoided until it answers.
 const DOUBT: Duration = Duration::from_secs(5);
+/// The longest pause between two such questions; each is twice as long as the one before.
+const DOUBT_MAX: Duration = Duration::from_secs(30);
+/// The manager isn't asked for all benefactors more often.
+const RELEARN_EVERY: Duration = Duration::from_secs(1);
 /// How long a benefactor that answered is taken to be there: a question a second costs nothing.
 const TRUST: Duration = Duration::from_secs(1);
 /// Time for a benefactor to say that it is there; one that takes longer is not relied on for content that is at hand.
@@ -116,12 +120,21 @@ pub(crate) struct Benefactors {
     all: Mutex<Usual>,
     /// The last one of which the manager was told what was sent there.
     told_last: Mutex<Option<BenefactorId>>,
+    /// When the manager was asked last for all of them; held meanwhile.
+    relearned: tokio::sync::Mutex<Option<Instant>>,
 }
 
 impl Benefactors {
     /// `buffers` takes the payloads of gets.
     pub(crate) fn new(manager: Arc<ManagerLink>, buffers: Arc<BufferPool>) -> Self {
-        Self { manager, buffers, links: Mutex::default(), all: Mutex::default(), told_last: Mutex::default() }
+        Self {
+            manager,
+            buffers,
+            links: Mutex::default(),
+            all: Mutex::default(),
+            told_last: Mutex::default(),
+            relearned: tokio::sync::Mutex::default(),
+        }
     }
 
     /// Remembers addresses that the manager told.
@@ -357,11 +370,22 @@ impl Benefactors {
         answers
     }
 
+    /// Learns from the manager which benefactors there are; one that it doesn't name any more is forgotten. Who asks while another one
+    /// does, or right after, is content with what that one learned.
     async fn relearn(&self) -> Result<(), Failure> {
+        let mut relearned = self.relearned.lock().await;
+        if relearned.is_some_and(|at| at.elapsed() < RELEARN_EVERY) {
+            return Ok(());
+        }
         match self.manager.ask(&ManagerRequest::Benefactors).await? {
-            ManagerReply::Benefactors(benefactors) => self.learn(&benefactors),
+            ManagerReply::Benefactors(benefactors) => {
+                let named: HashSet<BenefactorId> = benefactors.iter().map(|info| info.id).collect();
+                self.links.lock().retain(|id, _| named.contains(id));
+                self.learn(&benefactors);
+            }
             _ => return Err(crate::unexpected("Benefactors")),
         }
+        *relearned = Some(Instant::now());
         Ok(())
     }
 
@@ -509,8 +533,10 @@ impl Benefactors {
 
 /// Asks a benefactor whether it is there until it says so, or has another address and with that a fresh start.
 async fn ask_again(benefactors: Weak<Benefactors>, id: BenefactorId, doubted: Arc<Shared>) {
+    let mut pause = DOUBT;
     loop {
-        tokio::time::sleep(DOUBT).await;
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(DOUBT_MAX);
         let Some(benefactors) = benefactors.upgrade() else { return };
         let answer = benefactors.call(id, &BenefactorRequest::Status, Bytes::new(), GET_TIMEOUT).await;
         let mut links = benefactors.links.lock();

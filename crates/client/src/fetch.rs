@@ -95,14 +95,7 @@ impl Fetcher {
         near: Arc<Near>,
         keys: Arc<KeyRing>,
     ) -> Self {
-        Self {
-            manager,
-            benefactors,
-            near,
-            keys,
-            locations: Mutex::default(),
-            lately: Mutex::default(),
-        }
+        Self { manager, benefactors, near, keys, locations: Mutex::default(), lately: Mutex::default() }
     }
 
     /// Remembers holders of a chunk that a session stored itself.

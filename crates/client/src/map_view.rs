@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use stdchk_model::exact::narrow;
-use stdchk_model::{ChunkMap, ChunkRef, Source};
+use stdchk_model::{ChunkMap, ChunkRef, Failure, Source};
 
 use crate::container::PackedFile;
 
@@ -16,13 +16,20 @@ pub(crate) struct Run {
     pub(crate) source: Option<(ChunkRef, u32)>,
 }
 
-/// The content of a version: chunks, or a file in a container. The one can't be asked for what only the other has, so
-/// whoever uses a version says what becomes of it in both cases.
+/// The content of a version: chunks, a file in a container, or nothing but a reason. The one can't be asked for what only the other has, so
+/// whoever uses a version says what becomes of it in each case.
 pub(crate) enum MapView {
     /// A chunk map of its own.
     Chunks(ChunkView),
     /// A place in a container: it has a size and bytes, and no runs.
     Packed(Arc<PackedFile>),
+    /// Where its bytes are can't be told: it has a size, and may be written over.
+    Unreadable {
+        /// Bytes.
+        size: u64,
+        /// Why.
+        failure: Failure,
+    },
 }
 
 impl MapView {
@@ -30,16 +37,11 @@ impl MapView {
         Self::Chunks(ChunkView::new(map))
     }
 
-    /// The content of a file that was never committed.
-    pub(crate) fn empty() -> Self {
-        Self::Chunks(ChunkView::default())
-    }
-
-    /// `None`: it lies in a container.
+    /// `None`: it lies in a container, or can't be read.
     pub(crate) fn chunks(&self) -> Option<&ChunkView> {
         match self {
             Self::Chunks(chunks) => Some(chunks),
-            Self::Packed(_) => None,
+            Self::Packed(_) | Self::Unreadable { .. } => None,
         }
     }
 
@@ -47,15 +49,16 @@ impl MapView {
         match self {
             Self::Chunks(chunks) => chunks.size(),
             Self::Packed(file) => file.size(),
+            Self::Unreadable { size, .. } => *size,
         }
     }
 
     /// The first run of data that ends behind `offset`, its neighbours joined to it; it may begin before `offset`. A container
-    /// doesn't say where its files are zeros without being decoded, so all of such a file counts as data.
+    /// doesn't say where its files are zeros without being decoded, so all of such a file counts as data, and of one that can't be read.
     pub(crate) fn data_at(&self, offset: u64) -> Option<Range<u64>> {
         match self {
             Self::Chunks(chunks) => chunks.data_at(offset),
-            Self::Packed(file) => (offset < file.size()).then(|| 0..file.size()),
+            Self::Packed(_) | Self::Unreadable { .. } => (offset < self.size()).then(|| 0..self.size()),
         }
     }
 }

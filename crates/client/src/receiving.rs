@@ -96,8 +96,12 @@ mod tests {
     #[test]
     fn a_slow_benefactor_is_known_before_its_first_block_is_there() {
         assert_eq!(seen(0, 0).pace(Instant::now()), None);
-        let [slow, fast, silent] = [25_000, 1_200_000, 0].map(|bytes| seen(1, bytes).pace(Instant::now()).unwrap());
-        assert!((slow.per_second - 250e3).abs() < 1.0 && (fast.per_second - 12e6).abs() < 1.0, "{slow:?} {fast:?}");
+        let [slow, fast, silent] =
+            [25_000, 1_200_000, 0].map(|bytes| seen(1, bytes).pace(Instant::now()).unwrap());
+        assert!(
+            (slow.per_second - 250e3).abs() < 1.0 && (fast.per_second - 12e6).abs() < 1.0,
+            "{slow:?} {fast:?}"
+        );
         for late in [slow, silent] {
             assert!(late.is_slow_beside(0, fast, MIB) && !fast.is_slow_beside(0, late, MIB));
         }

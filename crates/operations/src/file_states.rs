@@ -82,18 +82,29 @@ pub struct PushedState {
 }
 
 impl Pool {
-    /// The file states of an application that the pool has, oldest first.
+    /// The file states of an application that the pool has, oldest first. One that can't be read is passed over and told in the log.
     ///
     /// # Errors
-    /// [`Code::NotFound`]: there are none. [`Code::Damaged`]: what is there is no file state.
+    /// [`Code::NotFound`]: there are none. That of the newest one, if none can be read.
     pub async fn file_states(&self, app: &Target) -> Result<Vec<FileState>> {
         let (pool, target) = (&self.client, &archive::target(app)?);
         let shown = target.shown();
         let Some(attr) = namespace::resolve_if_there(pool, target).await? else { return Err(none(target)) };
-        let mut states = Vec::new();
+        let (mut states, mut last) = (Vec::new(), None);
         for info in namespace::kept_versions(pool, attr.ino).await.about(&shown)? {
-            let reader = pool.read(attr.ino, Some(info.version)).await.about(&shown)?;
-            let state = State::read(Cursor::new(head(&reader).await.about(&shown)?))?;
+            let read = async {
+                let reader = pool.read(attr.ino, Some(info.version)).await.about(&shown)?;
+                let state = State::read(Cursor::new(head(&reader).await.about(&shown)?))?;
+                Ok::<_, Error>((reader, state))
+            };
+            let (reader, state) = match read.await {
+                Ok(read) => read,
+                Err(error) => {
+                    tracing::warn!(%error, version = info.version, "a file state is passed over");
+                    last = Some(error);
+                    continue;
+                }
+            };
             states.push(FileState {
                 version: info.version,
                 index: state.index,
@@ -105,7 +116,7 @@ impl Pool {
                 reader,
             });
         }
-        if states.is_empty() { Err(none(target)) } else { Ok(states) }
+        if states.is_empty() { Err(last.unwrap_or_else(|| none(target))) } else { Ok(states) }
     }
 
     /// Makes the tree of a file state at `to`, which appears when it is whole and on disk. `sets`: where the pool is mounted

@@ -173,12 +173,13 @@ impl Session {
                 }
             },
         };
-        let view = match pool.load_view(base_root.as_ref()).await {
-            Err(failure) if is_replaced => {
-                tracing::warn!(ino = %attr.ino, %failure, "the version that is replaced can't be read");
-                Ok(MapView::empty())
+        let view = match (pool.load_view(base_root.as_ref()).await, &base) {
+            // It may be written over all the same. Whoever needs something of it is told why that can't be had.
+            (Err(failure), Some(base)) => {
+                tracing::warn!(ino = %attr.ino, %failure, "the version that is written over can't be read");
+                Ok(MapView::Unreadable { size: base.size, failure })
             }
-            view => view,
+            (view, _) => view,
         };
         let session = view.and_then(|view| {
             let base = base.filter(|base| base.size == view.size());

@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn written_ranges_merge() {
-        let view = Arc::new(MapView::empty());
+        let view = Arc::new(MapView::new(stdchk_model::ChunkMap::default()));
         let mut dirty = Dirty::new(None, Under::base(view, 0, 0));
         for range in [10..20, 30..40, 20..25, 0..5, 24..31, 100..100] {
             if !range.is_empty() {

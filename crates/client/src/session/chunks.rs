@@ -216,8 +216,8 @@ impl Chunks {
         unsecured
     }
 
-    /// A benefactor that was asked for these blocks gave a receipt. What the receipt doesn't name is not there.
-    pub(super) fn secured(&self, blocks: &[BlockId], benefactor: BenefactorId, receipt: Receipt) {
+    /// A benefactor that was asked for these blocks gave a receipt. What the receipt doesn't name is not there. Whether it names all.
+    pub(super) fn secured(&self, blocks: &[BlockId], benefactor: BenefactorId, receipt: Receipt) -> bool {
         let named = names(&receipt);
         let mut table = self.table.lock();
         for block in blocks {
@@ -232,6 +232,7 @@ impl Chunks {
             }
         }
         table.receipts.push((benefactor, receipt));
+        blocks.iter().all(|block| named.contains(block))
     }
 
     /// A benefactor can't be asked for these blocks.

@@ -24,6 +24,7 @@ use super::chunks::{Lacking, Origin};
 use super::sealed::Sealed;
 use super::send::SendingCell;
 use super::{Session, State};
+use crate::benefactors::Doubt;
 use crate::map_view::MapView;
 use crate::pool::Inner;
 
@@ -85,7 +86,7 @@ impl Session {
     ) -> Result<Option<VersionInfo>, Failure> {
         let mut turn = self.commit_turn.lock().await;
         if self.is_dirty() {
-            self.store_packed_base().await?;
+            self.store_base_anew().await?;
         }
         let Some(mut snapshot) = self.snapshot()? else {
             self.settle_made().await?;
@@ -211,7 +212,12 @@ impl Session {
             }
             for (benefactor, blocks, answer) in self.sync_all(unsecured).await {
                 match answer {
-                    Ok(receipt) => self.chunks.secured(&blocks, benefactor, receipt),
+                    Ok(receipt) => {
+                        if !self.chunks.secured(&blocks, benefactor, receipt) {
+                            // Others take what it lost, rather than that it takes and loses it again.
+                            self.pool.benefactors.note(benefactor, Doubt::Failed);
+                        }
+                    }
                     // It may come back, as after a restart, and nobody else has them.
                     Err(error)
                         if error.is_transport()
@@ -446,7 +452,7 @@ impl Session {
         let session = self.id;
         self.is_to_be_held.store(true, Ordering::Release);
         self.open_again().await?;
-        self.pieces.settled();
+        self.pieces.forget_usable();
         // What was collected while the manager took this client for gone shows when benefactors are asked for receipts again. What is
         // on its way to a benefactor is to be held as well.
         self.chunks.forget_receipts();
@@ -499,7 +505,8 @@ impl Session {
             }
         }
         self.chunks.settled();
-        self.pieces.settled();
+        let used = map.chunks().iter().map(|chunk| chunk.id).chain(self.chunks.all()).collect();
+        self.pieces.settled(&used);
         let mut state = self.state.lock();
         for (index, sealed) in &snapshot.cells {
             if matches!(state.cells.get(index), Some(Cell::Sealed(now)) if Arc::ptr_eq(now, sealed)) {
@@ -508,6 +515,7 @@ impl Session {
         }
         state.base_limit = map.size().min(state.lowest_size);
         state.base = Arc::new(MapView::new(map));
+        state.is_base_of_another_key = false;
         state.committed = snapshot.generation;
     }
 }
@@ -563,8 +571,16 @@ impl MapBuilder {
     /// The part of the base version in `range`, as far as it still counts.
     fn base(&mut self, base: &MapView, range: Range<u64>, limit: u64) -> Result<(), Failure> {
         if range.start < range.end.min(limit) {
-            let stored_anew = || crate::unexpected("a part of a container that was not stored anew");
-            let base = base.chunks().ok_or_else(stored_anew)?;
+            let base = match base {
+                MapView::Chunks(base) => base,
+                MapView::Packed(_) => {
+                    return Err(crate::unexpected("a part of a container that was not stored anew"));
+                }
+                MapView::Unreadable { failure, .. } => {
+                    let what = "a part of it is kept from the version before, which can't be read";
+                    return Err(crate::context(failure, what));
+                }
+            };
             base.runs(range.start..range.end.min(limit)).for_each(|run| self.push(run.length, run.source));
         }
         self.zeros_to(range.end);

@@ -39,6 +39,11 @@ impl List {
         Self { chunk, pieces }
     }
 
+    /// Where its pieces lie.
+    pub(super) fn chunks(&self) -> impl Iterator<Item = &ChunkId> {
+        self.pieces.keys()
+    }
+
     /// Its pieces that lie in chunks of a new map, and all.
     fn used(&self, places: &HashMap<ChunkId, u32>) -> (usize, usize) {
         let used = self.pieces.iter().filter(|(chunk, _)| places.contains_key(*chunk));

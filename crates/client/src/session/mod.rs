@@ -120,6 +120,8 @@ struct State {
     base: Arc<MapView>,
     /// Bytes of the base that are still part of the file: truncation lowers it.
     base_limit: u64,
+    /// The base is encrypted with another key than this session's: no version is to need two.
+    is_base_of_another_key: bool,
     /// Lowest size since the last snapshot for a commit.
     lowest_size: u64,
     cells: BTreeMap<u64, Cell>,
@@ -146,6 +148,9 @@ impl Session {
         let compression = policy.codec.parse().map_err(|error| invalid(&error))?;
         let shares = to_usize(policy.window) / SHARE_UNIT;
         let (size, base) = (base.size(), Arc::new(base));
+        let key_of_base = version.as_ref().and_then(|version| version.key);
+        let keys = key_of_base.zip(key.as_ref().map(|key| key.id()));
+        let is_base_of_another_key = keys.is_some_and(|(of_base, own)| of_base != own);
         Ok(Self {
             cell_bytes: cell_bytes(&cutter),
             grid: Grid::new(&cutter),
@@ -158,6 +163,7 @@ impl Session {
                 size,
                 base: Arc::clone(&base),
                 base_limit: size,
+                is_base_of_another_key,
                 lowest_size: u64::MAX,
                 cells: BTreeMap::new(),
                 generation: 0,
@@ -373,12 +379,14 @@ impl Session {
         Some(Held::new(self.pool.window.try_take(bytes)?, share))
     }
 
-    /// What lies in a container can't be referred to in parts: what the file keeps of it is stored anew.
-    async fn store_packed_base(self: &Arc<Self>) -> Result<(), Failure> {
+    /// What lies in a container can't be referred to in parts, and what another key encrypts is not: what the file keeps of it is stored
+    /// anew.
+    async fn store_base_anew(self: &Arc<Self>) -> Result<(), Failure> {
         let cells = {
             let state = self.state.lock();
             let kept = match *state.base {
-                MapView::Chunks(_) => 0,
+                _ if state.is_base_of_another_key => state.base_limit,
+                MapView::Chunks(_) | MapView::Unreadable { .. } => 0,
                 MapView::Packed(_) => state.base_limit,
             };
             kept.div_ceil(self.cell_bytes as u64)

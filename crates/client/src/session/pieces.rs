@@ -64,6 +64,8 @@ struct Index {
     usable: HashMap<ChunkId, bool>,
     /// Lists of pieces that are in the pool.
     lists: Vec<List>,
+    /// Chunks of earlier versions whose pieces were taken up.
+    earlier: HashSet<ChunkId>,
 }
 
 impl Index {
@@ -78,6 +80,30 @@ impl Index {
     fn add(&mut self, chunk: ChunkRef, name: PieceName, offset: u32, length: u32) {
         let chunk = self.chunk(chunk);
         self.places.insert(name, Place { chunk, offset, length });
+    }
+
+    /// Forgets the pieces in all other chunks than these and those of earlier versions.
+    fn keep(&mut self, kept: &HashSet<ChunkId>) {
+        let is_kept = |chunk: &ChunkId| kept.contains(chunk) || self.earlier.contains(chunk);
+        if self.chunks.iter().all(|chunk| is_kept(&chunk.id)) {
+            return;
+        }
+        self.lists.retain(|list| list.chunks().any(is_kept));
+        let before = std::mem::take(&mut self.chunks);
+        self.by_id.clear();
+        let mut now = Vec::with_capacity(before.len());
+        for chunk in before {
+            let is_kept = kept.contains(&chunk.id) || self.earlier.contains(&chunk.id);
+            now.push(is_kept.then(|| self.chunk(chunk)));
+        }
+        self.places.retain(|_, place| match part(&now, place.chunk as usize) {
+            Some(chunk) => {
+                place.chunk = *chunk;
+                true
+            }
+            None => false,
+        });
+        self.places.shrink_to(self.places.len() * 2);
     }
 
     fn find(&self, name: &PieceName, length: usize) -> Option<(ChunkRef, u32)> {
@@ -129,6 +155,7 @@ impl Pieces {
         for piece in map.pieces() {
             let chunk = map.chunk(piece.index);
             if chunks.contains(&chunk.id) {
+                index.earlier.insert(chunk.id);
                 index.add(*chunk, piece.name, piece.offset, piece.length);
             }
         }
@@ -145,9 +172,17 @@ impl Pieces {
         look(&self.index.lock().lists)
     }
 
-    /// A commit has ended: what the session stored belongs to a version now, and is asked for like any other. Or the manager
-    /// knows nothing any more of what was asked for.
-    pub(super) fn settled(&self) {
+    /// A commit has ended: what the session stored belongs to a version now, and is asked for like any other. What it stored before
+    /// and neither that version nor a cell uses, which these chunks are of, isn't found again: a file that stays open doesn't gather
+    /// all that it ever had.
+    pub(super) fn settled(&self, used: &HashSet<ChunkId>) {
+        let mut index = self.index.lock();
+        index.usable.clear();
+        index.keep(used);
+    }
+
+    /// The manager knows nothing any more of what was asked for.
+    pub(super) fn forget_usable(&self) {
         self.index.lock().usable.clear();
     }
 }
@@ -409,6 +444,26 @@ mod tests {
         assert_eq!(kept(&weights, 500), [3, 1]);
         assert_eq!(kept(&weights, 50), [3]);
         assert!(kept(&weights, 9).is_empty());
+    }
+
+    #[test]
+    fn what_no_version_has_any_more_is_forgotten_and_the_rest_is_found_where_it_is() {
+        let mut index = Index::default();
+        let chunk = |number: u8| ChunkRef { id: ChunkId([number; 32]), length: 100 };
+        let piece = |number: u8| PieceName([number; 16]);
+        for number in 0..9 {
+            index.add(chunk(number), piece(number), u32::from(number), 10);
+        }
+        index.earlier.insert(chunk(2).id);
+        index.keep(&[5, 7].map(|number| chunk(number).id).into());
+        let found = |index: &Index, number| index.find(&piece(number), 10);
+        for number in 0..9 {
+            let expected = [2, 5, 7].contains(&number).then(|| (chunk(number), u32::from(number)));
+            assert_eq!(found(&index, number), expected, "{number}");
+        }
+        assert_eq!((index.chunks.len(), index.by_id.len(), index.places.len()), (3, 3, 3));
+        index.add(chunk(9), piece(9), 1, 10);
+        assert_eq!(found(&index, 9), Some((chunk(9), 1)));
     }
 
     #[test]

@@ -202,7 +202,7 @@ async fn chunks_of_benefactors_that_a_new_manager_has_not_heard_of_are_waited_fo
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_whose_chunk_map_is_lost_can_be_replaced_and_nothing_is_left_of_who_could_not_open_it() {
+async fn a_file_whose_chunk_map_is_lost_can_be_written_over_and_what_it_had_is_never_made_up() {
     let mut pools = TestPool::start(1).await;
     let pool = pools.connect(WINDOW).await;
     let one = file_with(&pool, &[("redundancy", "replicate:1")]).await;
@@ -223,10 +223,24 @@ async fn a_file_whose_chunk_map_is_lost_can_be_replaced_and_nothing_is_left_of_w
     pools.wait_online(1).await;
 
     let pool = pools.connect(WINDOW).await;
-    let failure = pool.write(one).await.err().unwrap();
-    assert!(failure.message.contains("can't be read"), "{failure}");
-    wait_until("the session is ended", async || pool.status().await.unwrap().sessions == 0).await;
-    for (ino, content) in [(one, &b"new"[..]), (other, b"")] {
+    let is_told = |failure: Failure| assert!(failure.message.contains("can't be read"), "{failure}");
+    // What would keep some of it.
+    let session = pool.write(one).await.unwrap();
+    is_told(session.read_at(0, 100).await.unwrap_err());
+    session.write_at(16 << 20, b"more").await.unwrap();
+    is_told(session.commit(0).await.unwrap_err());
+    // What keeps nothing of it.
+    session.truncate(0).await.unwrap();
+    session.write_at(0, b"over").await.unwrap();
+    assert_eq!(session.commit(0).await.unwrap().unwrap().version, 2);
+    session.close(false).await.unwrap();
+    assert_eq!(&pool.read(one, None).await.unwrap().read_at(0, 100).await.unwrap()[..], b"over");
+    let session = pool.write(other).await.unwrap();
+    session.write_at(7, b"some").await.unwrap();
+    is_told(session.commit(0).await.unwrap_err());
+    drop(session.close(false).await);
+    wait_until("the sessions are ended", async || pool.status().await.unwrap().sessions == 0).await;
+    for (ino, content) in [(other, &b""[..])] {
         let session = pool.replace(ino).await.unwrap();
         session.write_at(0, content).await.unwrap();
         assert_eq!(session.commit(0).await.unwrap().unwrap().version, 2);

@@ -110,7 +110,10 @@ fn readers_do_without_hosts_behind_slow_links() {
     let client = 7;
     machines.ok(client, &["pool", "join", &machines.address(1), "--token", &machines.token("client")]);
     machines.ok(client, &["mkdir", "app"]);
-    machines.ok(client, &["policy", "set", "app", "redundancy=erasure:3,2", "semantics=pessimistic", "codec=store"]);
+    machines.ok(
+        client,
+        &["policy", "set", "app", "redundancy=erasure:3,2", "semantics=pessimistic", "codec=store"],
+    );
     let file = machines.path(client, "source");
     std::fs::write(&file, random_bytes(32 * MIB, 1)).unwrap();
     machines.ok(client, &["put", file.to_str().unwrap(), "app/noise"]);
