@@ -287,6 +287,13 @@ impl Pool {
         wait_until("all copies are made", || self.shows(has_all_copies));
     }
 
+    /// Waits until keepers have all that the manager committed.
+    pub fn wait_for_recovery(&self) {
+        wait_until("all commits can be recovered", || {
+            self.shows(|status| status["recovery"]["lacks_commits"] == 0)
+        });
+    }
+
     /// Waits until so many benefactors are in this state.
     pub fn wait_for_state(&self, state: &str, count: usize) {
         wait_until(&format!("{count} benefactors are {state}"), || {

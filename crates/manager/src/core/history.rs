@@ -17,10 +17,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use stdchk_model::message::benefactor::Command;
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, Moment};
-use stdchk_model::{BenefactorId, ErrorCode, Failure, Tier, cbor};
+use stdchk_model::{BenefactorId, ErrorCode, Failure, cbor};
 
 use super::{Answer, Core};
-use crate::journal::KEEPERS;
+use crate::journal::{self, KEEPERS};
 use crate::record::{LAYOUT, StartRecord, decode, split_number, start_key};
 use crate::store::{Batch, StoreError, Table};
 
@@ -243,8 +243,8 @@ impl Core {
 
     /// The benefactors that keep the journal: disks alone, since it has to be there after a blackout.
     pub fn keepers(&self) -> impl Iterator<Item = BenefactorId> {
-        let with_disks = self.registry.iter().filter(|(_, one)| one.tier == Tier::Disk);
-        with_disks.take(KEEPERS).map(|(keeper, _)| keeper)
+        let may_keep = self.registry.iter().filter(|(_, one)| journal::may_be_kept(one.tier));
+        may_keep.take(KEEPERS).map(|(keeper, _)| keeper)
     }
 
     /// The last moment of the start before this one.

@@ -120,7 +120,7 @@ pub struct Locations {
     unnamed: BTreeSet<(u64, Slot)>,
     /// Chunks that may have more blocks than are wanted.
     spare: BTreeSet<Slot>,
-    /// Chunks of which disks have what is wanted, and memory has copies as well.
+    /// Chunks that are on disks, and of which memory has copies as well.
     spare_in_memory: BTreeSet<Slot>,
     /// Plain bytes of what some memory has, and no disk.
     in_memory_alone_bytes: u64,
@@ -444,7 +444,7 @@ impl Locations {
         self.spare.range((from, Bound::Unbounded)).copied()
     }
 
-    /// Chunks of which disks have what is wanted, and memory has copies as well, behind `after`.
+    /// Chunks that are on disks, and of which memory has copies as well, behind `after`.
     pub fn spare_in_memory(&self, after: Option<Slot>) -> impl Iterator<Item = Slot> + '_ {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         self.spare_in_memory.range((from, Bound::Unbounded)).copied()
@@ -482,9 +482,8 @@ impl Locations {
         // Nothing of it is on a disk, and some memory has it.
         let alone = distance == 0 && chunk.is_there(registry);
         let in_memory = alone && wanted > 0;
-        let is_spare_in_memory = wanted > 0
-            && distance >= wanted
-            && chunk.holders.iter().any(|holder| holder.is_in_memory(registry));
+        let is_spare_in_memory =
+            wanted > 0 && distance > 0 && chunk.holders.iter().any(|holder| holder.is_in_memory(registry));
         match is_spare_in_memory {
             true => self.spare_in_memory.insert(slot),
             false => self.spare_in_memory.remove(&slot),

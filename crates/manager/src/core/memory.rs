@@ -1,16 +1,19 @@
 //! Memory is given back once disks have what is wanted: it is scarce, and the next checkpoint needs it.
 //!
-//! What lies in memory counts for nothing, so what may go is simple: disks must keep the chunk as far from loss as is wanted, by blocks that
-//! are beyond doubt ([`Core::surely_there`]). Nobody else has to be asked, unlike where blocks on disks are trimmed. A session
-//! that counts on copies in memory loses nothing: its commit is as content with the disks.
+//! What lies in memory counts for nothing, so what may go is simple: disks must keep the chunk as far from loss as is wanted, or have as much
+//! of it as they can take, by blocks that are beyond doubt ([`Core::surely_there`]). Nobody else has to be asked, unlike where blocks on disks are
+//! trimmed. A session that counts on copies in memory loses nothing: its commit is as content with the disks.
 //!
 //! | what happens | what becomes of the copies in memory |
 //! |---|---|
 //! | disks report the last block that was wanted | they go with the next heartbeats |
+//! | no other disk is there with room for what lacks, and one has it | they go as well: else memory would fill for good |
+//! | another disk is away for a while, and may take it | they stay |
 //! | disks have what is wanted, and it is in doubt | they stay, and are looked at again |
 //! | a disk is lost before they went | they stay, and blocks are made of them |
 //! | nothing refers to the chunk | they go with a collection, as blocks on disks do |
 
+use stdchk_placement::HostState;
 use stdchk_protect::distance;
 
 use super::chunk::{Holder, held};
@@ -42,8 +45,9 @@ impl Core {
         }
         let slots: Vec<Slot> = self.locations.spare_in_memory(after).take(self.setting.steps).collect();
         let has_more = slots.len() == self.setting.steps;
+        let with_room = self.disks_with_room();
         for slot in &slots {
-            let gone = self.spare_in_memory(*slot);
+            let gone = self.spare_in_memory(*slot, &with_room);
             stay += u64::from(gone.is_empty());
             if !gone.is_empty() {
                 let chunk = self.locations.at(*slot).id;
@@ -61,12 +65,25 @@ impl Core {
         has_more
     }
 
-    /// The copies of a chunk in memory, if disks surely have what is wanted of it.
-    fn spare_in_memory(&self, slot: Slot) -> Vec<Holder> {
+    /// Disks that take more, or may once they are back. One that is full, paused, or to let go of what it has says that it has no room.
+    fn disks_with_room(&self) -> Vec<HostState> {
+        let takes = |host: &&HostState| host.free_bytes > 0 && self.registry.counts(host.id);
+        self.registry.hosts().iter().filter(takes).copied().collect()
+    }
+
+    /// The copies of a chunk in memory, if disks surely have what is wanted of it; or surely some of it, and none of those `with_room` can take
+    /// what lacks.
+    fn spare_in_memory(&self, slot: Slot, with_room: &[HostState]) -> Vec<Holder> {
         let (chunk, registry) = (self.locations.at(slot), &self.registry);
         let stays = |holder: &&Holder| !holder.leaves(registry);
         let on_disks = distance(held(self.surely_there(chunk).filter(stays), registry));
-        if on_disks < chunk.wanted().max(1) || self.copies.is_running(&chunk.id) {
+        let takes = |host: &HostState| {
+            host.free_bytes >= u64::from(chunk.length)
+                && !chunk.holders.iter().any(|holder| holder.benefactor == host.id)
+        };
+        let is_all = || on_disks == chunk.distance_staying(registry) && !with_room.iter().any(takes);
+        let is_enough = on_disks > 0 && (on_disks >= chunk.wanted() || is_all());
+        if !is_enough || self.copies.is_running(&chunk.id) {
             return Vec::new();
         }
         chunk.known(registry).filter(|holder| holder.is_in_memory(registry)).copied().collect()

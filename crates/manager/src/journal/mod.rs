@@ -17,7 +17,7 @@ use std::collections::{HashMap, VecDeque};
 
 use stdchk_model::journal::{Piece, Reach};
 use stdchk_model::message::manager::{KeeperInfo, Moment};
-use stdchk_model::{BenefactorId, Failure};
+use stdchk_model::{BenefactorId, Failure, Tier};
 
 pub use self::seal::Sealer;
 use crate::backup::{Reading, unreadable};
@@ -25,6 +25,12 @@ use crate::store::{Batch, Store};
 
 /// How many benefactors keep the journal, those with the lowest numbers.
 pub const KEEPERS: usize = 7;
+
+/// Whether a benefactor that keeps blocks there may keep the journal: it has to be there after a blackout.
+#[must_use]
+pub fn may_be_kept(at: Tier) -> bool {
+    at == Tier::Disk
+}
 /// Commits that are kept for keepers, bytes; while one of them takes a base it misses those of many seconds.
 const MEMORY_BYTES: usize = 8 << 20;
 const MEMORY_BYTES_BESIDE_A_BASE: usize = 32 << 20;

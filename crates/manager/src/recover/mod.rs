@@ -18,7 +18,8 @@ use stdchk_model::message::manager::Moment;
 
 pub use self::agree::{Agreed, Vouched, agree};
 use crate::backup::NewStore;
-use crate::journal::{KEEPERS, Sealer};
+use crate::journal::{KEEPERS, Sealer, may_be_kept};
+use crate::record::{BenefactorRecord, decode};
 use crate::store::{Batch, StoreError, Table};
 
 /// Why a journal says nothing.
@@ -75,9 +76,13 @@ fn note_keepers(batch: &Batch, keepers: &mut BTreeSet<BenefactorId>) {
             && table == Table::Benefactor as u8
         {
             let id = BenefactorId(u32::from_be_bytes(number));
-            match record {
-                Some(_) => keepers.insert(id),
-                None => keepers.remove(&id),
+            // One whose record can't be read is waited for: fewer are believed without it.
+            let keeps = |record: &[u8]| {
+                decode::<BenefactorRecord>(record, "a benefactor").map_or(true, |one| may_be_kept(one.tier))
+            };
+            match record.as_deref().is_some_and(keeps) {
+                true => keepers.insert(id),
+                false => keepers.remove(&id),
             };
         }
     }

@@ -337,3 +337,61 @@ fn writers_wait_for_a_first_disk_although_there_are_too_few_for_all_copies() {
     pool.beat(0, &[1], &[]);
     assert!(pool.waiting(second, hold).is_none(), "no more can be made");
 }
+
+#[test]
+fn memory_is_emptied_as_well_where_disks_can_take_no_more() {
+    for (policy, is_away) in [("replicate:4", false), ("erasure:3,3", false), ("replicate:3", true)] {
+        let (mut pool, folder) = pool_with(&[("semantics", "memory:2"), ("redundancy", policy)]);
+        let ino = file(&mut pool, folder, 1);
+        pool.write(1, ino, &[1], &MEMORY);
+        work(&mut pool);
+        assert_eq!(deleted(pool.beat(3, &[], &[])), 0, "no disk has it");
+        let on_disks: &[u32] = if is_away { &[0, 1] } else { &[0, 1, 2] };
+        for (at, before) in on_disks.iter().zip(0..) {
+            work(&mut pool);
+            assert_eq!(deleted(pool.beat(3, &[], &[])), 0, "{before} disks have it, and others take it");
+            pool.beat(*at, &[1], &[]);
+        }
+        if is_away {
+            pool.pass_alive(10_000, &[0, 1, 3, 4]);
+            work(&mut pool);
+            assert_eq!(deleted(pool.beat(3, &[], &[])), 0, "the third one may be back soon");
+            pool.pass_alive(40_000, &[0, 1, 3, 4]);
+        }
+        work(&mut pool);
+        assert_eq!(deleted(pool.beat(3, &[], &[])), 1, "{policy}");
+        assert_eq!(pool.status().chunks_at_risk, 1, "what lacks is told all the same");
+    }
+}
+
+#[test]
+fn disks_that_are_full_keep_nothing_in_memory() {
+    for is_full in [false, true] {
+        let (mut pool, folder) = pool_with(&[("semantics", "memory:2"), ("redundancy", "replicate:3")]);
+        let full: &[u32] = if is_full { &[1, 2] } else { &[1] };
+        full.iter().for_each(|at| drop(pool.beat_with_free(*at, 0)));
+        let ino = file(&mut pool, folder, 1);
+        pool.write(1, ino, &[1], &MEMORY);
+        assert_eq!(makes(pool.beat(3, &[], &[]))[0].blocks.len(), 3 - full.len());
+        pool.beat(0, &[1], &[]);
+        work(&mut pool);
+        assert_eq!(deleted(pool.beat(3, &[], &[])), usize::from(is_full), "another one takes it");
+    }
+}
+
+#[test]
+fn memory_is_not_emptied_for_few_disks_of_which_one_is_in_doubt() {
+    let (mut pool, folder) = pool_with(&[("semantics", "memory:2"), ("redundancy", "replicate:3")]);
+    pool.beat_with_free(2, 0);
+    let ino = file(&mut pool, folder, 1);
+    pool.write(1, ino, &[1], &MEMORY);
+    pool.beat(3, &[], &[]);
+    pool.beat(0, &[1], &[]);
+    pool.beat(1, &[1], &[]);
+    pool.beat_with(1, BenefactorLoad { blocks: 0, ..empty_load() });
+    work(&mut pool);
+    assert_eq!(deleted(pool.beat(3, &[], &[])), 0);
+    pool.beat(1, &[], &[]);
+    work(&mut pool);
+    assert_eq!(deleted(pool.beat(3, &[], &[])), 1);
+}

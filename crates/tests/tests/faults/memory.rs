@@ -232,6 +232,27 @@ fn a_folder_on_a_file_system_in_memory_is_of_the_memory_tier_unless_its_owner_sa
     assert_eq!(first["tier"], "disk", "what `up` starts counts, wherever the test lies: {first}");
 }
 
+#[test]
+fn a_manager_that_lost_its_disk_is_made_anew_of_the_disks_alone_and_reads_what_is_in_memory() {
+    let world = World::start("256MiB");
+    world.pool.wait_for_recovery();
+    world.freeze(true);
+    let content = random_bytes(8 * MIB, 1);
+    world.put(1, &content);
+    assert_eq!(world.alone(), 8);
+    world.freeze(false);
+    world.pool.wait_for_recovery();
+    world.pool.ok(&["down"]);
+    fs::remove_dir_all(world.pool.data().join("manager")).unwrap();
+    let said = world.pool.json(&["manager", "recover", "--json"]);
+    assert_eq!(said["keepers"].as_array().unwrap().len(), 3, "those in memory keep nothing: {said}");
+    world.pool.ok(&["up"]);
+    assert!(world.get(1) == content);
+    world.wait_for_disks();
+    wait_until("memory is empty", || world.blocks_in_memory() == 0);
+    world.pool.ok(&["verify"]);
+}
+
 /// Seconds that a commit takes from `put` on, and until disks have what is wanted.
 fn measured(machines: &Machines, writer: usize, semantics: &str, content: &[u8]) -> (f64, f64) {
     let folder = semantics.replace(':', "");

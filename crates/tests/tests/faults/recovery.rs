@@ -63,17 +63,11 @@ fn live(pool: &Pool) {
     pool.ok(&["aggregate", "sets", "--once"]);
 }
 
-fn wait_until_recoverable(pool: &Pool) {
-    wait_until("all commits can be recovered", || {
-        pool.shows(|status| status["recovery"]["lacks_commits"] == 0)
-    });
-}
-
 #[test]
 fn a_pool_without_its_managers_disk_comes_back_byte_for_byte() {
     let pool = Setup::of(4).up();
     live(&pool);
-    wait_until_recoverable(&pool);
+    pool.wait_for_recovery();
     let keepers = pool.json(&["status", "--json"])["recovery"]["keepers"].clone();
     assert_eq!(keepers.as_array().unwrap().len(), 4, "{keepers}");
     let before = all(&pool.mount_point());
@@ -150,7 +144,7 @@ fn of_a_manager_that_is_killed_with_its_disk_all_but_the_last_moments_come_back(
         fs::write(pool.at(&format!("app/{written}")), random_bytes(1000, written)).unwrap();
         written += 1;
     }
-    wait_until_recoverable(&pool);
+    pool.wait_for_recovery();
     pool.kill("manager");
     lose_manager(&pool);
     // Benefactors go on, and answer as those of other machines do.

@@ -255,7 +255,7 @@ fn check_sums(locations: &Locations, registry: &Registry, named: &Named) -> Resu
         }
         let slot = locations.named(&chunk.id);
         let has_memory = chunk.holders.iter().any(|holder| holder.benefactor == IN_MEMORY);
-        let is_spare = chunk.wanted() > 0 && has_memory && chunk.distance(registry) >= chunk.wanted();
+        let is_spare = chunk.wanted() > 0 && has_memory && chunk.distance(registry) > 0;
         prop_assert_eq!(locations.spare_in_memory.contains(&slot), is_spare);
         let listed = chunk.wanted() == 0;
         prop_assert_eq!(chunk.unnamed_ms.is_some(), listed);
