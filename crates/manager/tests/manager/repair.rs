@@ -1,7 +1,7 @@
 //! What becomes of orders to make blocks that fail: who is avoided, what is tried next, and when (I6).
 
 use crate::harness::{Pool, chunk, empty_load, session};
-use stdchk_model::message::benefactor::{Command, FailedCopy, Make};
+use stdchk_model::message::benefactor::{Command, FailedCopy, Make, OwnerWish};
 use stdchk_model::message::manager::{Change, FileKind, ManagerReply, ManagerRequest, StoredBlock};
 use stdchk_model::{BenefactorId, BlockId, Code, EncodingId, Incarnation, Ino};
 
@@ -254,6 +254,19 @@ fn fragments_wait_for_a_benefactor_that_is_away_unless_the_next_loss_would_take_
     pool.pass_alive(29_000, &[0, 1, 2]);
     pool.pass(1_500);
     assert_eq!(copies_made(&mut pool), 3);
+}
+
+/// Fragments of a wider code than the folder asks for wait, too.
+#[test]
+fn fragments_wait_for_a_benefactor_that_is_full_unless_it_is_to_have_none() {
+    let (mut pool, file) = pool(5, "erasure:2,2");
+    pool.beat_with_free(4, 0);
+    // Two lie at one benefactor.
+    write_coded(&mut pool, file, (3, 2), &[0, 1, 0, 2, 3]);
+    assert_eq!((copies_made(&mut pool), pool.status().chunks_at_risk), (0, 1));
+    pool.wishes.insert(4, OwnerWish::Drain);
+    pool.beat(4, &[], &[]);
+    assert_eq!(copies_made(&mut pool), 3, "those that stay can have copies");
 }
 
 #[test]
