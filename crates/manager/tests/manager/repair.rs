@@ -256,17 +256,28 @@ fn fragments_wait_for_a_benefactor_that_is_away_unless_the_next_loss_would_take_
     assert_eq!(copies_made(&mut pool), 3);
 }
 
-/// Fragments of a wider code than the folder asks for wait, too.
 #[test]
-fn fragments_wait_for_a_benefactor_that_is_full_unless_it_is_to_have_none() {
-    let (mut pool, file) = pool(5, "erasure:2,2");
+fn copies_stand_in_for_fragments_that_only_a_full_benefactor_could_have() {
+    let (mut pool, file) = pool(5, "erasure:3,2");
     pool.beat_with_free(4, 0);
     // Two lie at one benefactor.
     write_coded(&mut pool, file, (3, 2), &[0, 1, 0, 2, 3]);
-    assert_eq!((copies_made(&mut pool), pool.status().chunks_at_risk), (0, 1));
-    pool.wishes.insert(4, OwnerWish::Drain);
+    assert_eq!((copies_made(&mut pool), pool.status().chunks_at_risk), (3, 1));
+    (0..3).for_each(|at| drop(pool.beat(at, &[1], &[])));
+    assert_eq!(pool.status().chunks_at_risk, 0);
+}
+
+#[test]
+fn who_leaves_does_not_wait_for_one_that_is_full() {
+    let (mut pool, file) = pool(6, "replicate:3");
+    pool.beat_with_free(5, 0);
+    write_coded(&mut pool, file, (3, 2), &[0, 1, 2, 3, 4]);
+    assert_eq!((copies_made(&mut pool), pool.status().chunks_at_risk), (0, 0));
+    pool.wishes.insert(4, OwnerWish::Leave);
     pool.beat(4, &[], &[]);
-    assert_eq!(copies_made(&mut pool), 3, "those that stay can have copies");
+    assert_eq!((copies_made(&mut pool), pool.status().chunks_moving), (3, 1));
+    (0..3).for_each(|at| drop(pool.beat(at, &[1], &[])));
+    assert_eq!((pool.status().chunks_moving, pool.status().chunks_at_risk), (0, 0), "copies are enough");
 }
 
 #[test]

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use stdchk_model::Tier;
 use stdchk_model::message::benefactor::{Command, OwnerWish};
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, Term};
-use stdchk_model::{Code, Tier};
 
 use super::client::Client;
 use super::content::{Number, all_shown, name};
@@ -205,9 +205,6 @@ impl World {
         let can_do_without = !self.is_narrow && others >= usize::from(hosts);
         let goes = can_do_without && self.below(3) == 0;
         let one = self.below(self.nodes.len());
-        // Fragments wait for one that is full as long as the chunk survives a loss (0603), whatever its folder asks for by now.
-        let waits = |code: Code| code.parity() > 1 && usize::from(code.blocks()) > others;
-        let is_waited_for = self.nodes.iter().any(|node| node.has_had(waits));
         for node in 0..self.nodes.len() {
             self.nodes[node].set_going(false);
             let (wish, room) =
@@ -215,7 +212,6 @@ impl World {
                     [self.below(3)]
                 {
                     _ if node != one || !goes => (OwnerWish::Serve, None),
-                    (OwnerWish::Serve, _) if is_waited_for => (OwnerWish::Serve, None),
                     wished => wished,
                 };
             self.nodes[node].leave_room(room);

@@ -16,7 +16,7 @@ use stdchk_model::message::manager::{
     BenefactorSecret, ManagerRequest, Moment, Registration, StoredBlock, Term,
 };
 use stdchk_model::{
-    BenefactorId, BlockId, ChunkId, Code, Encoding, ErrorCode, Failure, Incarnation, Receipt, ReceiptKey, Tier,
+    BenefactorId, BlockId, ChunkId, Encoding, ErrorCode, Failure, Incarnation, Receipt, ReceiptKey, Tier,
 };
 use stdchk_net::Caller;
 use stdchk_net::{BufferPool, Bytes, Service};
@@ -290,11 +290,6 @@ impl Node {
     /// The durable blocks that it has.
     pub fn blocks(&self) -> BTreeSet<BlockId> {
         if self.is_up() { self.all_blocks() } else { self.had.clone() }
-    }
-
-    /// Whether it ever had a block of such a code.
-    pub fn has_had(&self, is_one: impl Fn(Code) -> bool) -> bool {
-        self.ever.iter().any(|block| is_one(block.encoding.code))
     }
 
     /// Whether it takes no more than it was given.
