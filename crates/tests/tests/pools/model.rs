@@ -158,7 +158,10 @@ impl Names {
         model.memory[folder] = fewest(model.memory[folder], Some(copies));
         // What a client has in its spool, or has asked for, may come by this.
         let may_change = |entry: &&mut Entry| entry.is_changed || entry.may_change();
-        model.entries[folder].iter_mut().filter(may_change).for_each(|entry| entry.may_be_in_memory(Some(copies)));
+        model.entries[folder]
+            .iter_mut()
+            .filter(may_change)
+            .for_each(|entry| entry.may_be_in_memory(Some(copies)));
     }
 
     /// How many copies in memory may have sufficed in a folder.
