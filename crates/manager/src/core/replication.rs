@@ -403,14 +403,17 @@ impl Core {
             without_owing = hosts.ids.iter().copied().filter(stays).collect();
             &without_owing
         };
-        // Copies in place of fragments take several times the space. So fragments wait for benefactors that are away or full, as
-        // long as some can be placed or the chunk survives a loss; then only for those that may be restarting.
+        // Copies in place of fragments take several times the space. So fragments wait as long as some can be placed, and for benefactors
+        // that are away: all of them if the chunk survives a loss, else only those that may be restarting. They don't wait for room:
+        // a benefactor may be full for ever.
         let usual = plan(ids)?;
         let is_placed = hosts.all.iter().filter(has_room).any(|host| !usual.taken.contains(&host.id));
-        if is_placed || distance(staying.iter().copied()) > 1 {
+        if is_placed {
             return Some(usual);
         }
-        let is_one = |host: &&HostState| has_room(host) || !host.online && self.registry.counts(host.id);
+        let survives = distance(staying.iter().copied()) > 1;
+        let may_return = |host: &HostState| !host.online && (survives || self.registry.counts(host.id));
+        let is_one = |host: &&HostState| has_room(host) || may_return(host);
         let some: Vec<BenefactorId> =
             hosts.all.iter().filter(is_one).map(|host| host.id).filter(stays).collect();
         plan(&some)

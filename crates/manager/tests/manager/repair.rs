@@ -1,7 +1,7 @@
 //! What becomes of orders to make blocks that fail: who is avoided, what is tried next, and when (I6).
 
 use crate::harness::{Pool, chunk, empty_load, session};
-use stdchk_model::message::benefactor::{Command, FailedCopy, Make};
+use stdchk_model::message::benefactor::{Command, FailedCopy, Make, OwnerWish};
 use stdchk_model::message::manager::{Change, FileKind, ManagerReply, ManagerRequest, StoredBlock};
 use stdchk_model::{BenefactorId, BlockId, Code, EncodingId, Incarnation, Ino};
 
@@ -254,6 +254,30 @@ fn fragments_wait_for_a_benefactor_that_is_away_unless_the_next_loss_would_take_
     pool.pass_alive(29_000, &[0, 1, 2]);
     pool.pass(1_500);
     assert_eq!(copies_made(&mut pool), 3);
+}
+
+#[test]
+fn copies_stand_in_for_fragments_that_only_a_full_benefactor_could_have() {
+    let (mut pool, file) = pool(5, "erasure:3,2");
+    pool.beat_with_free(4, 0);
+    // Two lie at one benefactor.
+    write_coded(&mut pool, file, (3, 2), &[0, 1, 0, 2, 3]);
+    assert_eq!((copies_made(&mut pool), pool.status().chunks_at_risk), (3, 1));
+    (0..3).for_each(|at| drop(pool.beat(at, &[1], &[])));
+    assert_eq!(pool.status().chunks_at_risk, 0);
+}
+
+#[test]
+fn who_leaves_does_not_wait_for_one_that_is_full() {
+    let (mut pool, file) = pool(6, "replicate:3");
+    pool.beat_with_free(5, 0);
+    write_coded(&mut pool, file, (3, 2), &[0, 1, 2, 3, 4]);
+    assert_eq!((copies_made(&mut pool), pool.status().chunks_at_risk), (0, 0));
+    pool.wishes.insert(4, OwnerWish::Leave);
+    pool.beat(4, &[], &[]);
+    assert_eq!((copies_made(&mut pool), pool.status().chunks_moving), (3, 1));
+    (0..3).for_each(|at| drop(pool.beat(at, &[1], &[])));
+    assert_eq!((pool.status().chunks_moving, pool.status().chunks_at_risk), (0, 0), "copies are enough");
 }
 
 #[test]

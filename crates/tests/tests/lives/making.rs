@@ -102,10 +102,17 @@ impl World {
         if let (Plant::CopyIsBelieved, Some(target)) = (self.plant, target) {
             return self.believe(&[(block, target)]);
         }
-        let put = target.filter(|target| {
-            self.nodes[*target].put(block, encoding, stored, (false, true), &self.runtime).is_ok()
+        let put = target.map(|target| {
+            self.nodes[target].put(block, encoding, stored, (false, true), &self.runtime).map(|_| target)
         });
-        let Some(target) = put else { return self.making_failed(node, block.chunk, Some(to)) };
+        let target = match put {
+            Some(Ok(target)) => target,
+            Some(Err(failure)) => {
+                self.note(format!("{to} refuses {}: {}", shown(&block), failure.message));
+                return self.making_failed(node, block.chunk, Some(to));
+            }
+            None => return self.making_failed(node, block.chunk, Some(to)),
+        };
         self.note(format!("{:?} puts {} at {to}", self.nodes[node].id, shown(&block)));
         let receipt = self.nodes[target].receipt(vec![block], &self.runtime);
         if receipt.blocks.is_empty() {

@@ -464,7 +464,8 @@ impl Node {
         self.look_at_disk();
         let load = self.service.as_ref().unwrap().load();
         let room = self.donated_bytes.min(self.left_bytes - FLOOR_BYTES);
-        let free_bytes = if load.free_bytes == 0 { 0 } else { room.saturating_sub(load.used_bytes) };
+        let has_plenty = room >= PLENTY_BYTES - FLOOR_BYTES && load.free_bytes > 0;
+        let free_bytes = if has_plenty { room.saturating_sub(load.used_bytes) } else { load.free_bytes };
         let owed_bytes = if self.plant == Plant::OwesNothing { 0 } else { load.owed_bytes };
         let blocks = load.blocks + self.hidden;
         BenefactorLoad { donated_bytes: self.donated_bytes, free_bytes, blocks, owed_bytes, ..load }

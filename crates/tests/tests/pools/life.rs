@@ -8,18 +8,22 @@ use std::time::Duration;
 use stdchk_client::Pool;
 use stdchk_model::message::manager::{Change, FileKind};
 use stdchk_model::policy::Protocol;
-use stdchk_model::{Failure, Ino};
+use stdchk_model::{Failure, Ino, Tier};
 
 use super::model::Names;
 use super::network::Place;
 use super::plant::Plant;
-use super::work::{Deed, Folder, NAMES, Worker};
+use super::work::{Deed, Folder, NAMES, Worker, copies_in_memory};
 use super::world::{Connected, World};
 
 /// Parts of a life, each of which ends with a rest.
 const PARTS: usize = 3;
 /// Events of a part.
 const EVENTS: usize = 90;
+/// Events of which one is that a machine or two lose their memory, where there is some.
+const EVENTS_FOR_A_MEMORY: usize = 150;
+/// The same right after something was committed for which memory may be enough.
+const COMMITS_FOR_A_MEMORY: usize = 15;
 const FOLDERS: usize = 3;
 /// How long the processes of a new pool take to find each other.
 const BEGIN: Duration = Duration::from_secs(5);
@@ -79,13 +83,20 @@ impl Life {
     fn begin(&mut self) -> Result<(), String> {
         let world = &mut self.world;
         world.start_manager();
-        (0..world.random.within(4..7)).for_each(|_| world.add_benefactor());
+        (0..world.random.within(4..7)).for_each(|_| world.add_benefactor(Tier::Disk));
+        if world.has_memory {
+            (0..world.random.within(2..4)).for_each(|_| world.add_benefactor(Tier::Memory));
+        }
         for number in 0..3 {
             let protocols = [None, Some(Protocol::Clw), Some(Protocol::Iw)];
             world.add_client(protocols[number]);
         }
         world.pass(BEGIN)?;
         let policies = policies(world);
+        for (number, policy) in policies.iter().enumerate() {
+            let memory = policy.iter().find_map(|(_, value)| copies_in_memory(value));
+            memory.into_iter().for_each(|copies| self.names.memory_suffices(number, copies));
+        }
         let folders = self.ask("make folders", move |pool| make_folders(pool, policies))?;
         self.folders = Arc::new(folders);
         Ok(())
@@ -103,10 +114,11 @@ impl Life {
         }
         self.rest()?;
         if part + 1 < PARTS && self.world.random.once_in(2) {
-            let first = self.world.random.below(self.world.benefactors.len());
+            let disks = self.world.with_disks();
+            let first = self.world.random.below(disks);
             self.lose_disk(first);
             if self.world.plant == Plant::TwoDisksAreLost {
-                self.lose_disk((first + 1) % self.world.benefactors.len());
+                self.lose_disk((first + 1) % disks);
             }
         }
         Ok(())
@@ -131,6 +143,15 @@ impl Life {
     }
 
     fn event(&mut self) {
+        if self.world.has_memory {
+            // Chance is put where something was promised.
+            let is_promised = self.names.take_committed_in_memory();
+            let events = if is_promised { COMMITS_FOR_A_MEMORY } else { EVENTS_FOR_A_MEMORY };
+            if self.world.random.once_in(events) {
+                let losses = self.world.random.within(1..3);
+                return (0..losses).for_each(|_| self.lose_a_memory());
+            }
+        }
         match self.world.random.below(100) {
             0..4 => self.kill(Who::Manager),
             4..10 => self.kill_any_benefactor(),
@@ -170,9 +191,9 @@ impl Life {
         let who = format!("client {client}");
         let (names, folders, log) = (self.names.clone(), Arc::clone(&self.folders), self.world.log.clone());
         let random = super::random::Random::new(self.world.random.next());
-        let plant = self.world.plant;
+        let (plant, has_memory) = (self.world.plant, self.world.has_memory);
         self.world.begin(client, move |Connected { pool, spool }| {
-            Worker { who, pool, spool, names, folders, log, random, plant }.work(deed)
+            Worker { who, pool, spool, names, folders, has_memory, log, random, plant }.work(deed)
         })
     }
 
@@ -283,7 +304,7 @@ impl Life {
         troubles.into_iter().for_each(|(_, trouble)| self.end(trouble));
         self.world.network.heal();
         if self.world.plant == Plant::NeverJoined {
-            self.world.network.part(self.world.manager.place, self.world.benefactors[0].0.place);
+            self.world.network.part(self.world.manager.place, self.world.benefactors[0].process.place);
         }
     }
 
@@ -304,10 +325,24 @@ impl Life {
     fn lose_disk(&mut self, number: usize) {
         self.say(format_args!("benefactor {number} loses its disk"));
         self.names.lose_disk();
-        self.world.benefactors[number].0.kill();
+        self.world.benefactors[number].process.kill();
         self.world.renew_disk(number);
         let time = self.world.random.ms(10..60_000);
         self.lasts(time, Trouble::BenefactorGone(number));
+    }
+
+    /// A machine is started again, and its memory is empty.
+    fn lose_a_memory(&mut self) {
+        let disks = self.world.with_disks();
+        let number = disks + self.world.random.below(self.world.benefactors.len() - disks);
+        self.say(format_args!("benefactor {number} loses its memory"));
+        self.names.lose_memory();
+        if self.world.benefactors[number].process.is_running() {
+            self.world.benefactors[number].process.kill();
+            let time = self.world.random.ms(10..60_000);
+            self.lasts(time, Trouble::BenefactorGone(number));
+        }
+        self.world.renew_disk(number);
     }
 
     /// Asks the pool something through the first client, and waits for the answer.
@@ -355,19 +390,19 @@ impl World {
     fn process(&mut self, who: Who) -> &mut super::world::Process {
         match who {
             Who::Manager => &mut self.manager,
-            Who::Benefactor(number) => &mut self.benefactors[number].0,
+            Who::Benefactor(number) => &mut self.benefactors[number].process,
             Who::Client(number) => &mut self.clients[number].process,
         }
     }
 
     fn places(&self) -> Vec<Place> {
-        let benefactors = self.benefactors.iter().map(|(process, _)| process.place);
+        let benefactors = self.benefactors.iter().map(|one| one.process.place);
         let clients = self.clients.iter().map(|client| client.process.place);
         std::iter::once(self.manager.place).chain(benefactors).chain(clients).collect()
     }
 }
 
-/// What is set for each folder: the first one survives the loss of a disk.
+/// What is set for each folder: the first one survives the loss of a disk. Memory, where there is some, is enough for the second one.
 fn policies(world: &mut World) -> Vec<Vec<(&'static str, &'static str)>> {
     const REDUNDANCIES: [&str; 4] = ["replicate:1", "replicate:2", "replicate:3", "erasure:2,1"];
     const CUTTERS: [&str; 4] = ["fsch:64KiB", "fsch:4KiB", "cdc:16KiB", "auto"];
@@ -383,7 +418,14 @@ fn policies(world: &mut World) -> Vec<Vec<(&'static str, &'static str)>> {
             ("exposure", if random.once_in(2) { "none" } else { "previous" }),
         ]
     };
-    (0..FOLDERS).map(folder).collect()
+    let mut folders: Vec<_> = (0..FOLDERS).map(folder).collect();
+    for (number, folder) in folders.iter_mut().enumerate().skip(1) {
+        if world.has_memory && (number == 1 || world.random.once_in(2)) {
+            folder.retain(|(key, _)| *key != "semantics");
+            folder.push(("semantics", *world.random.one_of(&["memory:1", "memory:2"])));
+        }
+    }
+    folders
 }
 
 async fn make_folders(

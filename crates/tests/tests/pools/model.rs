@@ -2,6 +2,10 @@
 //!
 //! A change that was acknowledged holds. One whose answer was lost may have happened, or happen later, until all has come to rest. Only
 //! one client at a time changes a name; any number may read it.
+//!
+//! What was committed where R copies in memory suffice may be lost once memory was lost R times since all was at rest. At rest disks
+//! have everything, and from then on it counts as any other. A loss may have come before the commit, if the manager didn't know of it.
+//! What was committed elsewhere is lost with no memory, even if it was made of something that is.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -33,10 +37,21 @@ struct Entry {
     is_doubtful: bool,
     /// The same of an earlier version of the file.
     has_doubtful_versions: bool,
+    /// It may have been committed since all was at rest where so many copies in memory suffice.
+    in_memory: Option<u8>,
+    /// The same of an earlier version of the file; the fewest copies.
+    has_versions_in_memory: Option<u8>,
 }
 
+#[derive(Default)]
 struct Model {
     entries: Vec<Vec<Entry>>,
+    /// How many copies in memory may have sufficed in each folder since all was at rest, the fewest; `None`: only disks counted.
+    memory: Vec<Option<u8>>,
+    /// Something was committed moments ago for which memory may have been enough.
+    is_committed_in_memory: bool,
+    /// How often a benefactor lost its memory since all was at rest.
+    lost_memories: u64,
     /// Since the last rest.
     has_lost_disk: bool,
     /// Disks that were lost, ever.
@@ -69,7 +84,8 @@ impl Names {
     pub fn new(folders: usize, names: usize) -> Self {
         let absent = || Entry { certain: vec![None], ..Entry::default() };
         let entries = (0..folders).map(|_| (0..names).map(|_| absent()).collect()).collect();
-        Self(Arc::new(Mutex::new(Model { entries, has_lost_disk: false, lost_disks: 0, changes: 0 })))
+        let memory = vec![None; folders];
+        Self(Arc::new(Mutex::new(Model { entries, memory, ..Model::default() })))
     }
 
     fn lock(&self) -> MutexGuard<'_, Model> {
@@ -112,11 +128,54 @@ impl Names {
     }
 
     pub fn is_doubtful(&self, name: Name) -> bool {
-        self.on(name, |entry| entry.is_doubtful)
+        self.on(name, |entry| entry.is_doubtful) || self.is_lost_in_memory(|entry| entry.in_memory, name)
     }
 
     pub fn has_doubtful_versions(&self, name: Name) -> bool {
         self.on(name, |entry| entry.has_doubtful_versions)
+            || self.is_lost_in_memory(|entry| entry.has_versions_in_memory, name)
+    }
+
+    /// Whether memory was lost so often that what rested on so many copies there may be gone.
+    fn is_lost_in_memory(&self, copies: impl Fn(&Entry) -> Option<u8>, (folder, name): Name) -> bool {
+        let model = self.lock();
+        copies(&model.entries[folder][name]).is_some_and(|copies| model.lost_memories >= u64::from(copies))
+    }
+
+    /// Whether something was committed since this was asked last for which memory may have been enough.
+    pub fn take_committed_in_memory(&self) -> bool {
+        std::mem::take(&mut self.lock().is_committed_in_memory)
+    }
+
+    /// A benefactor lost its memory.
+    pub fn lose_memory(&self) {
+        self.lock().lost_memories += 1;
+    }
+
+    /// From now on so many copies in memory suffice in a folder, perhaps.
+    pub fn memory_suffices(&self, folder: usize, copies: u8) {
+        let mut model = self.lock();
+        model.memory[folder] = fewest(model.memory[folder], Some(copies));
+        // What a client has in its spool, or has asked for, may come by this.
+        let may_change = |entry: &&mut Entry| entry.is_changed || entry.may_change();
+        model.entries[folder]
+            .iter_mut()
+            .filter(may_change)
+            .for_each(|entry| entry.may_be_in_memory(Some(copies)));
+    }
+
+    /// How many copies in memory may have sufficed in a folder.
+    fn memory(&self, folder: usize) -> Option<u8> {
+        self.lock().memory[folder]
+    }
+
+    /// Everything is on disks, and from now on so many copies in memory suffice in a folder.
+    pub fn rest_on_disks(&self, folder: usize, memory: Option<u8>) {
+        let mut model = self.lock();
+        (model.memory[folder], model.lost_memories) = (memory, 0);
+        for entry in &mut model.entries[folder] {
+            (entry.in_memory, entry.has_versions_in_memory) = (None, None);
+        }
     }
 
     /// All is at rest, and this is what the name leads to.
@@ -142,13 +201,16 @@ impl Names {
     /// What was done to the file of a name may come to other names with it.
     fn spread(&self, from: Name, contents: &[Content]) {
         let mut model = self.lock();
+        let memory = model.entries[from.0][from.1].has_versions_in_memory;
         let (mut at, mut reached) = (vec![from], vec![from]);
         while let Some((folder, name)) = at.pop() {
             for (change, to) in model.entries[folder][name].may_go_to.clone() {
                 if reached.contains(&to) {
                     continue;
                 }
+                let here = model.memory[to.0];
                 let target = &mut model.entries[to.0][to.1];
+                target.may_be_in_memory(fewest(memory, here));
                 let files = contents.iter().filter(|content| content.is_some());
                 target.since.extend(files.clone().cloned());
                 target.possible.extend(files.map(|content| (change, content.clone())));
@@ -182,6 +244,17 @@ impl Entry {
         self.has_doubtful_versions |= has_lost_disk;
     }
 
+    /// It may rest on so many copies in memory.
+    fn may_be_in_memory(&mut self, copies: Option<u8>) {
+        self.in_memory = fewest(self.in_memory, copies);
+        self.has_versions_in_memory = fewest(self.has_versions_in_memory, copies);
+    }
+
+    /// Whether something may come that was asked for earlier, or that a client has in its spool.
+    fn may_change(&self) -> bool {
+        !(self.possible.is_empty() && self.not_yet.is_empty())
+    }
+
     fn allowed(&self) -> Vec<Content> {
         self.lasting().chain(&self.not_yet).cloned().collect()
     }
@@ -194,7 +267,9 @@ impl Entry {
 impl Turn {
     /// From now on the name may lead to this, too.
     pub fn may_be(&self, content: &Content) {
+        let memory = content.as_ref().and(self.names.memory(self.name.0));
         self.names.on(self.name, |entry| {
+            entry.may_be_in_memory(memory);
             entry.possible.push((self.change, content.clone()));
             entry.since.push(content.clone());
         });
@@ -203,16 +278,21 @@ impl Turn {
 
     /// The change was acknowledged: this is what the name leads to. `is_safe`: a disk may go.
     pub fn is(&self, contents: Vec<Content>, is_safe: bool) {
+        let memory = if contents == [None] { None } else { self.names.memory(self.name.0) };
         self.names.spread(self.name, &contents);
         self.names.on(self.name, |entry| {
             entry.possible.retain(|(change, _)| *change != self.change);
             entry.since.extend(contents.iter().cloned());
+            // Unless something comes that was asked for earlier, it is as this change made it.
+            entry.in_memory = entry.in_memory.filter(|_| !entry.possible.is_empty());
+            entry.may_be_in_memory(memory);
             entry.certain = contents;
             entry.not_yet.clear();
             entry.is_safe = is_safe;
             // A change keeps parts of what was there, on the disk that is gone and counts until that is noticed.
             entry.is_doubtful &= !is_safe;
         });
+        self.names.lock().is_committed_in_memory |= memory.is_some();
         // What it rests on may be a disk to which it was written before that went, unnoticed.
         if !is_safe && self.names.lock().lost_disks > self.lost_disks {
             self.names.endanger_one(self.name);
@@ -221,8 +301,10 @@ impl Turn {
 
     /// This is what the name will lead to, whatever happens to the client that has it in its spool.
     pub fn will_be(&self, content: &Content) {
+        let memory = self.names.memory(self.name.0);
         self.names.spread(self.name, std::slice::from_ref(content));
         self.names.on(self.name, |entry| {
+            entry.may_be_in_memory(memory);
             entry.not_yet = entry.allowed();
             entry.possible.retain(|(change, _)| *change != self.change);
             // It may also come after what another client does to the file.
@@ -234,11 +316,15 @@ impl Turn {
 
     /// The file of another name may come here, and with it what may still become of that.
     pub fn may_take_over(&self, source: &Self) {
-        let (possible, allowed) = self.names.on(source.name, |entry| {
+        let here = self.names.memory(self.name.0);
+        let (possible, allowed, memory) = self.names.on(source.name, |entry| {
             entry.may_go_to.push((self.change, self.name));
-            (entry.possible.clone(), entry.allowed())
+            // What comes later to the file comes by the policy of where it is.
+            let memory = fewest(entry.has_versions_in_memory, here.filter(|_| entry.may_change()));
+            (entry.possible.clone(), entry.allowed(), memory)
         });
         self.names.on(self.name, |entry| {
+            entry.may_be_in_memory(memory);
             entry.possible.extend(possible);
             entry.since.extend(allowed.iter().cloned());
             let files = allowed.into_iter().filter(Option::is_some);
@@ -248,15 +334,23 @@ impl Turn {
 
     /// It came; to a folder by whose policy a disk may go, or not.
     pub fn took_over(&self, source: &Self, is_safe: bool) {
+        let here = self.names.memory(self.name.0);
+        let of = self.names.on(source.name, |entry| (entry.in_memory, entry.has_versions_in_memory));
         let (files, not_yet, is_doubtful, have) = self.names.on(source.name, |entry| {
             entry.may_go_to.retain(|(change, _)| *change != self.change);
             let files: Vec<Content> = entry.lasting().filter(|content| content.is_some()).cloned().collect();
             (files, entry.not_yet.clone(), entry.is_doubtful, entry.has_doubtful_versions)
         });
+        // The versions of the file that was here stay with the one that came.
+        let here_before = self.names.on(self.name, |entry| entry.has_versions_in_memory);
         // What it rests on was made under another policy.
         self.is(files, false);
         self.names.on(self.name, |entry| {
             (entry.not_yet, entry.is_doubtful) = (not_yet, is_doubtful);
+            // A rename commits nothing. What comes later to the file comes by the policy of where it is.
+            let later = here.filter(|_| entry.may_change());
+            (entry.in_memory, entry.has_versions_in_memory) = (of.0, fewest(of.1, here_before));
+            entry.may_be_in_memory(later);
             entry.has_doubtful_versions |= have;
         });
         if !is_safe {
@@ -289,6 +383,11 @@ impl Look {
                 .names
                 .on(self.name, |entry| entry.since[self.seen.min(entry.since.len())..].contains(content))
     }
+}
+
+/// The fewer of two numbers of copies.
+fn fewest(one: Option<u8>, other: Option<u8>) -> Option<u8> {
+    one.into_iter().chain(other).min()
 }
 
 /// The content in words.

@@ -14,17 +14,20 @@ pub enum Plant {
     ToldBeforeStored,
     /// Two benefactors lose their disks at once.
     TwoDisksAreLost,
+    /// Benefactors that keep blocks in memory say that they have disks.
+    MemoryIsCalledDisk,
     /// A benefactor and the manager don't hear each other any more, for ever.
     NeverJoined,
 }
 
 impl Plant {
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::DiskForgets,
         Self::StoreIsSetBack,
         Self::SpoolIsLost,
         Self::ToldBeforeStored,
         Self::TwoDisksAreLost,
+        Self::MemoryIsCalledDisk,
         Self::NeverJoined,
     ];
 }

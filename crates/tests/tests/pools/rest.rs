@@ -9,7 +9,7 @@ use std::time::Duration;
 use stdchk_client::Pool;
 use stdchk_model::message::manager::{BenefactorState, PoolStatus};
 use stdchk_model::policy::Semantics;
-use stdchk_model::{ChunkId, Failure, Ino};
+use stdchk_model::{ChunkId, Failure, Ino, Tier};
 
 use super::life::Life;
 use super::model::{Content, Name, shown};
@@ -41,7 +41,27 @@ impl Life {
         self.settle()?;
         self.heal()?;
         self.check_space()?;
+        if self.world.has_memory {
+            self.lose_all_memory()?;
+        }
         self.note_policies()
+    }
+
+    /// What has reached disks rests on no memory.
+    fn lose_all_memory(&mut self) -> Result<(), String> {
+        self.say("all memory is lost");
+        for number in self.world.with_disks()..self.world.benefactors.len() {
+            self.world.benefactors[number].process.kill();
+            self.world.renew_disk(number);
+            self.world.start_benefactor(number);
+        }
+        self.world.pass(LEASES)?;
+        for name in self.names.all() {
+            let client = self.world.random.below(self.world.clients.len());
+            let read = self.read(client, name)?;
+            read.map_err(|failure| format!("{name:?} was lost with memory, though disks had it: {failure}"))?;
+        }
+        self.heal()
     }
 
     /// What some could not push comes with their next start.
@@ -75,16 +95,16 @@ impl Life {
         for name in self.names.all() {
             let client = self.world.random.below(self.world.clients.len());
             let content = match self.read(client, name)? {
+                Ok(content) if !self.names.may_stay(name, &content) => {
+                    return Err(format!("{name:?} is {} at rest", shown(&content)));
+                }
                 Ok(content) => content,
                 Err(failure) if self.names.is_doubtful(name) => {
-                    self.say(format_args!("{name:?} was lost with its disk: {failure}"));
+                    self.say(format_args!("{name:?} was lost with its disk or memory: {failure}"));
                     None
                 }
                 Err(failure) => return Err(format!("{name:?} can't be read: {failure}")),
             };
-            if !self.names.may_stay(name, &content) && !self.names.is_doubtful(name) {
-                return Err(format!("{name:?} is {} at rest", shown(&content)));
-            }
             if self.names.has_doubtful_versions(name) {
                 self.begin_at(0, Deed::Remove(name));
                 let is_removed = |life: &mut Self| Ok((!life.world.is_at_work()).then_some(()));
@@ -102,9 +122,10 @@ impl Life {
         let random = Random::new(self.world.random.next());
         let read = move |pool: Pool| async move {
             let who = format!("client {client} at rest");
-            Ok(Worker { who, pool, spool: None, names, folders, log, random, plant: Plant::Nothing }
-                .read(name)
-                .await)
+            let plant = Plant::Nothing;
+            let mut worker =
+                Worker { who, pool, spool: None, names, folders, has_memory: false, log, random, plant };
+            Ok(worker.read(name).await)
         };
         self.ask_at(client, "read a file", read)
     }
@@ -119,7 +140,11 @@ impl Life {
             last.clone_from(&missing);
             Ok(missing.is_none().then_some(()))
         });
-        healed.map_err(|failure| format!("{failure}: {}", last.unwrap_or_default()))
+        healed.or_else(|failure| {
+            let folders: Vec<Ino> = self.folders.iter().map(|folder| folder.ino).collect();
+            let lost = self.ask("read all versions", move |pool| unreadable(pool, folders))?;
+            Err(format!("{failure}: {}; these can't be read: {lost:?}", last.unwrap_or_default()))
+        })
     }
 
     /// Takes benefactors out of the pool that lost their disks.
@@ -170,6 +195,11 @@ impl Life {
             let is_safe = survives && policy.semantics == Semantics::Pessimistic;
             self.folders[folder].is_safe.store(is_safe, Ordering::Relaxed);
             self.names.have_redundancy(folder, survives);
+            let memory = match policy.semantics {
+                Semantics::Memory(copies) => Some(copies),
+                Semantics::Optimistic | Semantics::Pessimistic => None,
+            };
+            self.names.rest_on_disks(folder, memory);
         }
         Ok(())
     }
@@ -178,6 +208,8 @@ impl Life {
 /// What a pool at rest has not.
 fn missing(status: &PoolStatus) -> Option<String> {
     let away = status.benefactors.iter().filter(|one| one.state != BenefactorState::Online).count() as u64;
+    let memories = status.benefactors.iter().filter(|one| one.tier == Tier::Memory);
+    let in_memory = memories.map(|one| one.load.blocks).sum();
     let counts = [
         ("benefactors are away", away),
         ("chunks lack blocks", status.chunks_at_risk),
@@ -185,6 +217,8 @@ fn missing(status: &PoolStatus) -> Option<String> {
         ("repairs are pending", status.repairs_pending),
         ("sessions are open", status.sessions),
         ("benefactors are set back", status.set_back.len() as u64),
+        ("chunks are in memory alone", status.memory.chunks_alone),
+        ("blocks are in memory", in_memory),
     ];
     let wrong: Vec<String> = counts
         .iter()
@@ -192,6 +226,23 @@ fn missing(status: &PoolStatus) -> Option<String> {
         .map(|(what, count)| format!("{count} {what}"))
         .collect();
     (!wrong.is_empty()).then(|| wrong.join(", "))
+}
+
+/// The versions that can't be read, and why.
+async fn unreadable(pool: Pool, folders: Vec<Ino>) -> Result<Vec<String>, Failure> {
+    let mut lost = Vec::new();
+    for (number, folder) in folders.into_iter().enumerate() {
+        for entry in pool.read_dir(folder, None, 1000).await? {
+            for version in pool.versions(entry.attr.ino).await? {
+                let reader = pool.read(entry.attr.ino, Some(version.version)).await?;
+                if let Err(failure) = reader.read_at(0, usize::try_from(reader.size()).unwrap()).await {
+                    let (name, version) = (&entry.name, version.version);
+                    lost.push(format!("version {version} of {name} in folder {number}: {failure}"));
+                }
+            }
+        }
+    }
+    Ok(lost)
 }
 
 /// All chunks that versions refer to, with their lengths.

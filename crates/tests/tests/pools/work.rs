@@ -42,6 +42,8 @@ pub struct Worker {
     pub spool: Option<Arc<Spool>>,
     pub names: Names,
     pub folders: Arc<Vec<Folder>>,
+    /// Some benefactors keep blocks in memory.
+    pub has_memory: bool,
     pub log: Log,
     pub random: Random,
     pub plant: Plant,
@@ -351,21 +353,28 @@ impl Worker {
     }
 
     async fn policy(&mut self, folder: usize) -> Result<(), Failure> {
-        const POLICIES: [(&str, &str, bool); 6] = [
-            ("redundancy", "replicate:1", false),
-            ("redundancy", "replicate:2", true),
-            ("redundancy", "replicate:3", true),
-            ("redundancy", "erasure:2,1", true),
-            ("semantics", "optimistic", false),
-            ("semantics", "pessimistic", true),
+        const POLICIES: [(&str, &str); 8] = [
+            ("redundancy", "replicate:1"),
+            ("redundancy", "replicate:2"),
+            ("redundancy", "replicate:3"),
+            ("redundancy", "erasure:2,1"),
+            ("semantics", "optimistic"),
+            ("semantics", "pessimistic"),
+            ("semantics", "memory:1"),
+            ("semantics", "memory:2"),
         ];
-        let (key, value, _) = *self.random.one_of(&POLICIES);
+        let of_disks = POLICIES.iter().filter(|(_, value)| copies_in_memory(value).is_none()).count();
+        let policies = &POLICIES[..if self.has_memory { POLICIES.len() } else { of_disks }];
+        let (key, value) = *self.random.one_of(policies);
         let folders = Arc::clone(&self.folders);
         let folder_of = &folders[folder];
         // Whatever comes of it: what is written meanwhile may be written by the old policy or by the new one.
         folder_of.is_safe.store(false, Ordering::Relaxed);
         if value == "replicate:1" {
             self.names.endanger(folder);
+        }
+        if let Some(copies) = copies_in_memory(value) {
+            self.names.memory_suffices(folder, copies);
         }
         self.set_policy(folder, &[(key, value)]).await
     }
@@ -385,6 +394,11 @@ impl Worker {
         }
         self.pool.sets(folder).await.map(drop)
     }
+}
+
+/// How many copies in memory are enough by a value of `semantics`; `None`: only disks count.
+pub fn copies_in_memory(semantics: &str) -> Option<u8> {
+    semantics.strip_prefix("memory:").map(|copies| copies.parse().unwrap())
 }
 
 fn all_shown(contents: &[Content]) -> String {

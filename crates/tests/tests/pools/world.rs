@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use stdchk_client::{ClientConfig, Pool, Spool, Unpushed};
 use stdchk_manager::Manager;
-use stdchk_model::ErrorCode;
 use stdchk_model::policy::Protocol;
+use stdchk_model::{ErrorCode, Tier};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
@@ -19,12 +19,16 @@ use super::network::{Network, Place, address};
 use super::plant::Plant;
 use super::random::Random;
 
+/// Lives of which one has benefactors that keep blocks in memory.
+const LIVES_FOR_MEMORY: u64 = 3;
 const MANAGER_PORT: u16 = 7000;
 /// Places of the manager, the first benefactor and the first client.
 const MANAGER: Place = 1;
 const BENEFACTORS: Place = 10;
 const CLIENTS: Place = 100;
 const DONATED: u64 = 1 << 30;
+/// Memory that some give: too little for what there is.
+const LITTLE_MEMORY: u64 = 512 << 10;
 const SPOOL_BYTES: u64 = 64 << 20;
 /// How long clients ask for a manager that is away.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -42,6 +46,15 @@ pub struct Process {
     stopped: Option<Duration>,
     /// Ends only if something is wrong.
     task: Option<JoinHandle<String>>,
+}
+
+/// A benefactor, running or not.
+pub struct Benefactor {
+    pub process: Process,
+    pub tier: Tier,
+    /// The number of what it stores blocks on.
+    disk: usize,
+    donated: u64,
 }
 
 /// A client with what it is connected to, once it is.
@@ -65,9 +78,12 @@ pub struct World {
     pub random: Random,
     pub plant: Plant,
     pub manager: Process,
-    pub benefactors: Vec<(Process, usize)>,
+    /// Those with disks come first.
+    pub benefactors: Vec<Benefactor>,
+    /// Some benefactors keep blocks in memory.
+    pub has_memory: bool,
     pub clients: Vec<Client>,
-    /// Disks that benefactors ever had.
+    /// Disks and memories that benefactors ever had.
     disks: usize,
     directory: TempDir,
 }
@@ -153,6 +169,7 @@ impl World {
             plant,
             manager: Process::new(MANAGER),
             benefactors: Vec::new(),
+            has_memory: seed % LIVES_FOR_MEMORY == 2,
             clients: Vec::new(),
             disks: 0,
             directory,
@@ -171,7 +188,7 @@ impl World {
     }
 
     pub fn kill_benefactor(&mut self, number: usize) {
-        let (process, disk) = &mut self.benefactors[number];
+        let Benefactor { process, disk, .. } = &mut self.benefactors[number];
         process.kill();
         if self.plant == Plant::DiskForgets {
             let disk = format!("disk{disk}");
@@ -203,32 +220,41 @@ impl World {
         });
     }
 
-    pub fn add_benefactor(&mut self) {
+    pub fn add_benefactor(&mut self, tier: Tier) {
         let place = BENEFACTORS + Place::try_from(self.benefactors.len()).unwrap();
-        self.benefactors.push((Process::new(place), 0));
+        let has_little = tier == Tier::Memory && self.random.once_in(3);
+        let donated = if has_little { LITTLE_MEMORY } else { DONATED };
+        self.benefactors.push(Benefactor { process: Process::new(place), tier, disk: 0, donated });
         self.renew_disk(self.benefactors.len() - 1);
         self.start_benefactor(self.benefactors.len() - 1);
     }
 
+    /// How many benefactors have disks: those come first.
+    pub fn with_disks(&self) -> usize {
+        self.benefactors.iter().filter(|one| one.tier == Tier::Disk).count()
+    }
+
     /// What a benefactor that doesn't run has stored is gone.
     pub fn renew_disk(&mut self, benefactor: usize) {
-        let lost = std::mem::replace(&mut self.benefactors[benefactor].1, self.disks);
+        let lost = std::mem::replace(&mut self.benefactors[benefactor].disk, self.disks);
         // The first one was never there.
         let _ = std::fs::remove_dir_all(self.path(&format!("disk{lost}")));
         self.disks += 1;
     }
 
     pub fn start_benefactor(&mut self, number: usize) {
-        let disk = format!("disk{}", self.benefactors[number].1);
+        let Benefactor { disk, donated, tier, .. } = self.benefactors[number];
+        let disk = format!("disk{disk}");
         if self.plant == Plant::DiskForgets {
             self.copy(&disk, &format!("{disk} as it was"));
         }
         let data = self.path(&disk);
-        let process = &mut self.benefactors[number].0;
+        let process = &mut self.benefactors[number].process;
         let listen = format!("{}:0", address(process.place));
-        let mut config = stdchk_benefactor::Config::new(data, manager_address(), listen, DONATED);
+        let mut config = stdchk_benefactor::Config::new(data, manager_address(), listen, donated);
         config.floor_bytes = 0;
-        config.tier = Some(stdchk_model::Tier::Disk);
+        let is_believed_a_disk = self.plant == Plant::MemoryIsCalledDisk;
+        config.tier = Some(if is_believed_a_disk { Tier::Disk } else { tier });
         config.memory_bytes = 16 << 20;
         self.network.is_at(process.place);
         process.start(async move {
@@ -314,7 +340,7 @@ impl World {
 
     fn step(&mut self, tick: Duration) -> Result<(), String> {
         let (network, log) = (&self.network, &self.log);
-        let benefactors = self.benefactors.iter_mut().map(|(process, _)| process);
+        let benefactors = self.benefactors.iter_mut().map(|one| &mut one.process);
         let clients = self.clients.iter_mut().map(|client| &mut client.process);
         let mut all: Vec<&mut Process> =
             std::iter::once(&mut self.manager).chain(benefactors).chain(clients).collect();
