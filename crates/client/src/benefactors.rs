@@ -38,8 +38,6 @@ const VERIFY_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long a benefactor is avoided that this client has doubts about; then it is asked whether it is there, again and again,
 /// and avoided until it answers.
 const DOUBT: Duration = Duration::from_secs(5);
-/// The longest pause between two such questions; each is twice as long as the one before.
-const DOUBT_MAX: Duration = Duration::from_secs(30);
 /// The manager isn't asked for all benefactors more often.
 const RELEARN_EVERY: Duration = Duration::from_secs(1);
 /// How long a benefactor that answered is taken to be there: a question a second costs nothing.
@@ -120,8 +118,8 @@ pub(crate) struct Benefactors {
     all: Mutex<Usual>,
     /// The last one of which the manager was told what was sent there.
     told_last: Mutex<Option<BenefactorId>>,
-    /// When the manager was asked last for all of them; held meanwhile.
-    relearned: tokio::sync::Mutex<Option<Instant>>,
+    /// When the manager answered last who there is, or didn't; held while it is asked.
+    relearned: tokio::sync::Mutex<Option<(Instant, Result<(), Failure>)>>,
 }
 
 impl Benefactors {
@@ -187,7 +185,8 @@ impl Benefactors {
         self.links.lock().get(&id).and_then(Link::passed_over)
     }
 
-    fn pass_over(&self, id: BenefactorId, why: PassedOver) {
+    /// Has writers choose all others first for a while.
+    pub(crate) fn pass_over(&self, id: BenefactorId, why: PassedOver) {
         if let Some(link) = self.links.lock().get_mut(&id) {
             link.pass_over(why);
         }
@@ -322,6 +321,15 @@ impl Benefactors {
             Ok(connection) => connection.call(request, payload, limit).await,
             Err(error) => Err(error),
         };
+        self.heard(id, answer).await
+    }
+
+    /// Takes note of how a benefactor answered.
+    async fn heard<T>(
+        self: &Arc<Self>,
+        id: BenefactorId,
+        answer: Result<T, CallError>,
+    ) -> Result<T, CallError> {
         if answer.as_ref().is_err_and(CallError::is_transport) {
             self.suspect(id);
             // The address may have changed with a restart: ask the manager before the next attempt.
@@ -373,20 +381,25 @@ impl Benefactors {
     /// Learns from the manager which benefactors there are; one that it doesn't name any more is forgotten. Who asks while another one
     /// does, or right after, is content with what that one learned.
     async fn relearn(&self) -> Result<(), Failure> {
+        let began = Instant::now();
         let mut relearned = self.relearned.lock().await;
-        if relearned.is_some_and(|at| at.elapsed() < RELEARN_EVERY) {
-            return Ok(());
+        if let Some((at, outcome)) = &*relearned
+            && (*at >= began || outcome.is_ok() && at.elapsed() < RELEARN_EVERY)
+        {
+            return outcome.clone();
         }
-        match self.manager.ask(&ManagerRequest::Benefactors).await? {
-            ManagerReply::Benefactors(benefactors) => {
+        let outcome = match self.manager.ask(&ManagerRequest::Benefactors).await {
+            Ok(ManagerReply::Benefactors(benefactors)) => {
                 let named: HashSet<BenefactorId> = benefactors.iter().map(|info| info.id).collect();
                 self.links.lock().retain(|id, _| named.contains(id));
                 self.learn(&benefactors);
+                Ok(())
             }
-            _ => return Err(crate::unexpected("Benefactors")),
-        }
-        *relearned = Some(Instant::now());
-        Ok(())
+            Ok(_) => Err(crate::unexpected("Benefactors")),
+            Err(failure) => Err(failure),
+        };
+        *relearned = Some((Instant::now(), outcome.clone()));
+        outcome
     }
 
     /// Stores a block; unless it is to be `durable` at once, which a receipt then says, it is durable once
@@ -499,7 +512,17 @@ impl Benefactors {
     ) -> Result<(Encoding, Buffer), CallError> {
         let mut retry = Retry::every(BUSY_PAUSE, BUSY_PATIENCE);
         let answer = loop {
-            let answer = self.call(id, &BenefactorRequest::Get { block }, Bytes::new(), GET_TIMEOUT).await;
+            let answer = match self.connection(id).await {
+                Ok(connection) => {
+                    // What comes from now on is counted from now on.
+                    self.pace(id);
+                    let answer = connection.fetch(&BenefactorRequest::Get { block }, GET_TIMEOUT).await;
+                    self.pace(id);
+                    answer
+                }
+                Err(error) => Err(error),
+            };
+            let answer = self.heard(id, answer).await;
             match &answer {
                 // It is there, and has much to do for others.
                 Err(CallError::Refused(failure)) if failure.code == ErrorCode::Unavailable => {
@@ -533,10 +556,8 @@ impl Benefactors {
 
 /// Asks a benefactor whether it is there until it says so, or has another address and with that a fresh start.
 async fn ask_again(benefactors: Weak<Benefactors>, id: BenefactorId, doubted: Arc<Shared>) {
-    let mut pause = DOUBT;
     loop {
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(DOUBT_MAX);
+        tokio::time::sleep(DOUBT).await;
         let Some(benefactors) = benefactors.upgrade() else { return };
         let answer = benefactors.call(id, &BenefactorRequest::Status, Bytes::new(), GET_TIMEOUT).await;
         let mut links = benefactors.links.lock();

@@ -47,6 +47,8 @@ use crate::spool::Spool;
 use crate::stored::Stored;
 use crate::writer::{Unpushed, Writer};
 
+/// Why a file of the spool can't be taken up however often one tries.
+const LEFT_ALONE: [ErrorCode; 3] = [ErrorCode::NoKey, ErrorCode::Denied, ErrorCode::Damaged];
 /// Pause before it is asked again whether a file is gone that a manager just started doesn't find.
 const GONE_PAUSE: Duration = Duration::from_millis(200);
 
@@ -489,6 +491,7 @@ impl Pool {
                     tracing::warn!(ino = %left.record.ino, %failure, "a file of the spool is given up");
                     spool.done(left.id, left.image.as_deref());
                 }
+                Err(failure) if !LEFT_ALONE.contains(&failure.code) => return Err(failure),
                 Err(failure) => {
                     let ino = left.record.ino;
                     tracing::error!(%ino, %failure, "a file stays in the spool: the next mount with it tries again");

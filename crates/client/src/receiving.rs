@@ -21,6 +21,8 @@ const SLOW_MIN: f64 = 0.1;
 #[derive(Debug, Default)]
 pub(crate) struct Receiving {
     looked: Option<(Instant, Carried)>,
+    /// When something was asked of it, or came, as far as that was seen.
+    active: Option<Instant>,
     /// Bytes that came, and the seconds in which they did, the newest weighing most.
     bytes: f64,
     seconds: f64,
@@ -30,15 +32,15 @@ impl Receiving {
     /// Looks at what its connection carried so far.
     pub(crate) fn look(&mut self, now: Instant, carried: Carried) {
         let Some((at, before)) = self.looked.replace((now, carried)) else { return };
-        let (elapsed, is_other) = (now - at, carried.answered < before.answered);
-        if is_other || elapsed >= FORGOTTEN_AFTER {
+        let is_other = carried.answered < before.answered || carried.bytes < before.bytes;
+        if is_other || self.active.is_none_or(|active| now - active >= FORGOTTEN_AFTER) {
             (self.bytes, self.seconds) = (0.0, 0.0);
+        }
+        let (elapsed, answered) = (now - at, carried.answered.saturating_sub(before.answered));
+        if is_other || (before.unanswered, answered) == (0, 0) {
             return;
         }
-        let answered = carried.answered - before.answered;
-        if before.asked == before.answered && answered == 0 {
-            return;
-        }
+        self.active = Some(now);
         let bytes = carried.bytes.saturating_sub(before.bytes).max(answered * ANSWER_BYTES_MIN);
         let kept = (-elapsed.as_secs_f64() / WINDOW.as_secs_f64()).exp();
         self.bytes = self.bytes * kept + bytes as f64;
@@ -47,11 +49,12 @@ impl Receiving {
 
     /// What is to be expected of it; `None`: too little is known.
     pub(crate) fn pace(&self, now: Instant) -> Option<Pace> {
-        let (at, carried) = self.looked?;
-        let is_seen = self.seconds >= SEEN_MIN.as_secs_f64() && now - at < FORGOTTEN_AFTER;
+        let (_, carried) = self.looked?;
+        let is_active = self.active.is_some_and(|active| now - active < FORGOTTEN_AFTER);
+        let is_seen = self.seconds >= SEEN_MIN.as_secs_f64() && is_active;
         // One that sends nothing at all has a pace, too.
         let per_second = self.bytes.max(1.0) / self.seconds;
-        is_seen.then_some(Pace { per_second, unanswered: carried.asked - carried.answered })
+        is_seen.then_some(Pace { per_second, unanswered: carried.unanswered })
     }
 }
 
@@ -87,7 +90,7 @@ mod tests {
     fn seen(tenths: u32, bytes_in_a_tenth: u64) -> Receiving {
         let (mut receiving, began) = (Receiving::default(), Instant::now());
         for tenth in 0..=tenths {
-            let carried = Carried { asked: 4, answered: 0, bytes: u64::from(tenth) * bytes_in_a_tenth };
+            let carried = Carried { unanswered: 4, answered: 0, bytes: u64::from(tenth) * bytes_in_a_tenth };
             receiving.look(began + Duration::from_millis(100) * tenth, carried);
         }
         receiving
@@ -119,23 +122,32 @@ mod tests {
         let (at, mut carried) = receiving.looked.unwrap();
         let before = receiving.pace(at).unwrap().per_second;
         receiving.look(at + Duration::from_secs(2), carried);
-        assert!(receiving.pace(at).unwrap().per_second < before / 10.0, "it stopped");
+        assert!(
+            receiving.pace(at + Duration::from_secs(2)).unwrap().per_second < before / 10.0,
+            "it stopped"
+        );
         // Nothing is asked of it for a while.
-        carried.answered = carried.asked;
-        receiving.look(at + Duration::from_secs(3), carried);
+        (carried.unanswered, carried.answered) = (0, 4);
+        let at = at + Duration::from_secs(3);
+        receiving.look(at, carried);
         let known = receiving.pace(at).unwrap();
-        receiving.look(at + Duration::from_secs(4), carried);
-        assert_eq!(receiving.pace(at), Some(known), "time in which nothing is asked says nothing");
-        receiving.look(at + Duration::from_secs(4) + FORGOTTEN_AFTER, carried);
-        assert_eq!(receiving.pace(at), None);
+        for second in 1..5 {
+            let at = at + Duration::from_secs(second);
+            receiving.look(at, carried);
+            assert_eq!(receiving.pace(at), Some(known), "time in which nothing is asked says nothing");
+        }
+        let at = at + FORGOTTEN_AFTER;
+        receiving.look(at, carried);
+        assert_eq!(receiving.pace(at), None, "however often it is looked at");
         // Small answers count as larger ones.
         let mut small = Receiving::default();
         small.look(at, Carried::default());
-        let carried = Carried { asked: 101, answered: 100, bytes: 100 * 4096 };
+        let carried = Carried { unanswered: 1, answered: 100, bytes: 100 * 4096 };
         small.look(at + Duration::from_millis(100), carried);
-        assert!(small.pace(at).unwrap().per_second > 200e6);
+        let soon = at + Duration::from_millis(100);
+        assert!(small.pace(soon).unwrap().per_second > 200e6);
         // Another connection begins anew.
-        small.look(at + Duration::from_millis(200), Carried { asked: 1, answered: 0, bytes: 100 });
-        assert_eq!(small.pace(at), None);
+        small.look(at + Duration::from_millis(200), Carried { unanswered: 1, answered: 0, bytes: 100 });
+        assert_eq!(small.pace(soon), None);
     }
 }

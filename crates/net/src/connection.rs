@@ -3,7 +3,7 @@
 //! A frame goes to the socket whole, in a task, or at once if it is small: a call that is given up never leaves half a frame
 //! behind.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -107,21 +107,22 @@ type Answer = Result<(Vec<u8>, Buffer), Failure>;
 type Writer = Arc<tokio::sync::Mutex<Patient<Outgoing>>>;
 type Pending = Arc<Mutex<Option<HashMap<u64, Call>>>>;
 
-/// What a connection carried so far.
+/// What a connection has brought so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Carried {
-    /// Requests that were sent, also those that were given up since.
-    pub asked: u64,
-    /// Answers to them, also those that nobody waited for.
+    /// [Fetches](Connection::fetch) that were sent and are not answered, also those that were given up since.
+    pub unanswered: u64,
+    /// Answers to fetches, also those that nobody waited for.
     pub answered: u64,
     /// Bytes that came, those of unfinished answers as well.
     pub bytes: u64,
 }
 
+/// Fetches that were sent and aren't answered, by their numbers, and how many were.
 #[derive(Debug, Default)]
-struct Frames {
-    asked: AtomicU64,
-    answered: AtomicU64,
+struct Fetches {
+    under_way: HashSet<u64>,
+    answered: u64,
 }
 
 /// A call under way. It is gone from the table with whoever waits for it, and so is its memory.
@@ -129,6 +130,7 @@ struct Frames {
 struct Call {
     /// Head, body and payload, while they wait for the socket.
     request: Option<(Vec<u8>, Bytes)>,
+    is_fetch: bool,
     answer: oneshot::Sender<Answer>,
 }
 
@@ -146,7 +148,7 @@ pub struct Connection {
     writer: Writer,
     pending: Pending,
     next_id: AtomicU64,
-    frames: Arc<Frames>,
+    fetches: Arc<Mutex<Fetches>>,
     received: Arc<AtomicU64>,
 }
 
@@ -169,21 +171,20 @@ impl Connection {
         let (outgoing, queue) = mpsc::unbounded_channel();
         let pending: Pending = Arc::new(Mutex::new(Some(HashMap::new())));
         let writer = Arc::new(tokio::sync::Mutex::new(writer));
-        let (frames, received) = (Arc::<Frames>::default(), reader.moved_in_all());
-        tokio::spawn(write_all(Arc::clone(&writer), queue, Arc::clone(&pending), Arc::clone(&frames)));
+        let (fetches, received) = (Arc::<Mutex<Fetches>>::default(), reader.moved_in_all());
+        tokio::spawn(write_all(Arc::clone(&writer), queue, Arc::clone(&pending), Arc::clone(&fetches)));
         let reading =
-            tokio::spawn(read_all(reader, Arc::clone(buffers), Arc::clone(&pending), Arc::clone(&frames)))
+            tokio::spawn(read_all(reader, Arc::clone(buffers), Arc::clone(&pending), Arc::clone(&fetches)))
                 .abort_handle();
         let (address, next_id) = (address.to_owned(), AtomicU64::new(1));
-        Ok(Self { reading, address, pool, here, outgoing, writer, pending, next_id, frames, received })
+        Ok(Self { reading, address, pool, here, outgoing, writer, pending, next_id, fetches, received })
     }
 
-    /// What it carried so far.
+    /// What it has brought so far.
     pub fn carried(&self) -> Carried {
-        let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
-        // Answers first: none is counted that isn't asked.
-        let answered = count(&self.frames.answered);
-        Carried { asked: count(&self.frames.asked).max(answered), answered, bytes: count(&self.received) }
+        let fetches = self.fetches.lock();
+        let unanswered = fetches.under_way.len() as u64;
+        Carried { unanswered, answered: fetches.answered, bytes: self.received.load(Ordering::Relaxed) }
     }
 
     /// The pool that the server serves.
@@ -217,24 +218,49 @@ impl Connection {
         Q: Encode<()>,
         R: for<'b> Decode<'b, ()>,
     {
-        let answer = timeout(limit, self.exchange(cbor::encode(request), payload)).await;
+        self.exchange(cbor::encode(request), payload, false, limit).await
+    }
+
+    /// Sends `request` for a payload and waits for it: [`Self::carried`] counts such answers.
+    pub async fn fetch<Q, R>(&self, request: &Q, limit: Duration) -> Result<(R, Buffer), CallError>
+    where
+        Q: Encode<()>,
+        R: for<'b> Decode<'b, ()>,
+    {
+        self.exchange(cbor::encode(request), Bytes::new(), true, limit).await
+    }
+
+    async fn exchange<R: for<'b> Decode<'b, ()>>(
+        &self,
+        body: Vec<u8>,
+        payload: Bytes,
+        is_fetch: bool,
+        limit: Duration,
+    ) -> Result<(R, Buffer), CallError> {
+        let answer = timeout(limit, self.ask(body, payload, is_fetch)).await;
         let (body, payload) = answer.map_err(|_| self.late(limit))??;
         let reply = cbor::decode(&body).map_err(|error| self.malformed(&error.to_string()))?;
         Ok((reply, payload))
     }
 
-    async fn exchange(&self, body: Vec<u8>, payload: Bytes) -> Result<(Vec<u8>, Buffer), CallError> {
+    async fn ask(
+        &self,
+        body: Vec<u8>,
+        payload: Bytes,
+        is_fetch: bool,
+    ) -> Result<(Vec<u8>, Buffer), CallError> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let bytes = frame::encode(&Head { kind: Kind::Request, id }, &body, payload.len())
             .map_err(|error| Failure::new(ErrorCode::TooLong, error.to_string()))?;
         let (sender, answer) = oneshot::channel();
-        let call = Call { request: None, answer: sender };
+        let call = Call { request: None, is_fetch, answer: sender };
         let _forget = Forget { id, pending: &self.pending };
         match self.pending.lock().as_mut() {
             Some(pending) => pending.insert(id, call),
             None => return Err(self.closed()),
         };
-        if !self.is_sent_at_once(&bytes, &payload) {
+        let sent_at_once = is_fetch.then_some(id);
+        if !self.is_sent_at_once(&bytes, &payload, sent_at_once) {
             self.line_up(id, (bytes, payload)).ok_or_else(|| self.closed())?;
         }
         answer.await.map_err(|_| self.closed())?.map_err(CallError::Refused)
@@ -248,7 +274,7 @@ impl Connection {
 
     /// Whether a small frame went to the socket here and now, since nothing else is being written: then no other thread is woken
     /// for it.
-    fn is_sent_at_once(&self, head: &[u8], payload: &Bytes) -> bool {
+    fn is_sent_at_once(&self, head: &[u8], payload: &Bytes, fetch: Option<u64>) -> bool {
         /// Copying more costs more than a hand-over.
         const BYTES_MAX: usize = 16 << 10;
         if head.len() + payload.len() > BYTES_MAX {
@@ -256,11 +282,9 @@ impl Connection {
         }
         let Ok(mut writer) = Arc::clone(&self.writer).try_lock_owned() else { return false };
         let bytes = [head, payload].concat();
-        let written = writer.half_mut().try_write(&bytes);
-        if written.is_ok() {
-            self.frames.asked.fetch_add(1, Ordering::Relaxed);
-        }
-        match written {
+        // Before it is answered.
+        self.fetches.lock().under_way.extend(fetch);
+        match writer.half_mut().try_write(&bytes) {
             Ok(written) if written == bytes.len() && writer.half_mut().is_flushed() => true,
             Ok(written) => {
                 // A call that is given up leaves no half frame behind.
@@ -269,7 +293,11 @@ impl Connection {
                 true
             }
             // Nothing was written: the task that writes waits for room, or meets the error and ends the connection.
-            Err(_) => false,
+            Err(_) => {
+                let mut fetches = self.fetches.lock();
+                fetches.under_way.retain(|id| Some(*id) != fetch);
+                false
+            }
         }
     }
 
@@ -367,11 +395,11 @@ async fn write_all(
     writer: Writer,
     mut queue: mpsc::UnboundedReceiver<u64>,
     pending: Pending,
-    frames: Arc<Frames>,
+    fetches: Arc<Mutex<Fetches>>,
 ) {
     while let Some(id) = queue.recv().await {
-        let Some((head, payload)) = take_request(&pending, id) else { continue };
-        frames.asked.fetch_add(1, Ordering::Relaxed);
+        let Some(((head, payload), is_fetch)) = take_request(&pending, id) else { continue };
+        fetches.lock().under_way.extend(is_fetch.then_some(id));
         write_or_end(&mut *writer.lock().await, &head, &payload, &pending).await;
     }
 }
@@ -384,8 +412,10 @@ async fn write_or_end(writer: &mut Patient<Outgoing>, head: &[u8], payload: &Byt
     }
 }
 
-fn take_request(pending: &Pending, id: u64) -> Option<(Vec<u8>, Bytes)> {
-    pending.lock().as_mut()?.get_mut(&id)?.request.take()
+fn take_request(pending: &Pending, id: u64) -> Option<((Vec<u8>, Bytes), bool)> {
+    let mut pending = pending.lock();
+    let call = pending.as_mut()?.get_mut(&id)?;
+    Some((call.request.take()?, call.is_fetch))
 }
 
 /// Writes a frame: head and body, then the payload.
@@ -410,12 +440,15 @@ async fn read_all(
     mut reader: Patient<BufReader<Incoming>>,
     buffers: Arc<BufferPool>,
     pending: Pending,
-    frames: Arc<Frames>,
+    fetches: Arc<Mutex<Fetches>>,
 ) {
     loop {
         match frame::read(&mut reader, &buffers).await {
             Ok(Some((head, body, payload))) => {
-                frames.answered.fetch_add(1, Ordering::Relaxed);
+                {
+                    let mut fetches = fetches.lock();
+                    fetches.answered += u64::from(fetches.under_way.remove(&head.id));
+                }
                 deliver(&pending, &head, body, payload);
             }
             Ok(None) => break,

@@ -24,7 +24,7 @@ use super::chunks::{Lacking, Origin};
 use super::sealed::Sealed;
 use super::send::SendingCell;
 use super::{Session, State};
-use crate::benefactors::Doubt;
+use crate::benefactors::PassedOver;
 use crate::map_view::MapView;
 use crate::pool::Inner;
 
@@ -86,6 +86,7 @@ impl Session {
     ) -> Result<Option<VersionInfo>, Failure> {
         let mut turn = self.commit_turn.lock().await;
         if self.is_dirty() {
+            self.read_base_again(turn.as_ref()).await?;
             self.store_base_anew().await?;
         }
         let Some(mut snapshot) = self.snapshot()? else {
@@ -215,7 +216,7 @@ impl Session {
                     Ok(receipt) => {
                         if !self.chunks.secured(&blocks, benefactor, receipt) {
                             // Others take what it lost, rather than that it takes and loses it again.
-                            self.pool.benefactors.note(benefactor, Doubt::Failed);
+                            self.pool.benefactors.pass_over(benefactor, PassedOver::Slow);
                         }
                     }
                     // It may come back, as after a restart, and nobody else has them.

@@ -379,6 +379,22 @@ impl Session {
         Some(Held::new(self.pool.window.try_take(bytes)?, share))
     }
 
+    /// If the version below couldn't be read and something is kept of it, maybe it can be now.
+    async fn read_base_again(&self, version: Option<&VersionInfo>) -> Result<(), Failure> {
+        let is_needed = {
+            let state = self.state.lock();
+            matches!(*state.base, MapView::Unreadable { .. }) && state.base_limit > 0
+        };
+        let Some(version) = version.filter(|_| is_needed) else { return Ok(()) };
+        let (_, root, _) = self.pool.open_version(self.ino(), Some(version.version)).await?;
+        let Ok(view) = self.pool.load_view(root.as_ref()).await else { return Ok(()) };
+        let mut state = self.state.lock();
+        if view.size() == state.base.size() {
+            state.base = Arc::new(view);
+        }
+        Ok(())
+    }
+
     /// What lies in a container can't be referred to in parts, and what another key encrypts is not: what the file keeps of it is stored
     /// anew.
     async fn store_base_anew(self: &Arc<Self>) -> Result<(), Failure> {

@@ -142,9 +142,14 @@ impl Image {
         Ok(())
     }
 
-    /// Makes what was written durable on the local disk. Once that failed, it always does.
+    /// Makes what was written durable on the local disk. Once that failed, it always does, and no later process finds its file.
     pub(crate) fn sync(&self) -> io::Result<()> {
-        self.file.sync_data().inspect_err(|_| self.is_lost.store(true, Ordering::Release))?;
+        if let Err(error) = self.file.sync_data() {
+            if !self.is_lost.swap(true, Ordering::AcqRel) {
+                self.remove();
+            }
+            return Err(error);
+        }
         match self.is_lost() {
             false => Ok(()),
             true => Err(io::Error::other("the local disk failed to take what was written before")),
@@ -191,6 +196,7 @@ impl Image {
     pub(crate) fn remove(&self) {
         if let Some(path) = &self.path
             && let Err(error) = std::fs::remove_file(path)
+            && error.kind() != ErrorKind::NotFound
         {
             tracing::warn!(path = %path.display(), %error, "a file of the spool that is done with stays");
         }

@@ -19,6 +19,8 @@ use rustix::process::{Resource, getrlimit};
 use stdchk_model::message::handshake::Role;
 use stdchk_model::{ErrorCode, Failure, SessionId};
 use stdchk_net::DataDir;
+use stdchk_net::waits::permits;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 pub(crate) use image::Image;
 pub(crate) use record::{Record, Told};
@@ -28,6 +30,8 @@ use crate::pool::Pool;
 /// Extensions of the spool's files.
 const IMAGE: &str = "image";
 const RECORD: &str = "record";
+/// Images that are synced at a time while they are pushed: what else waits for the local disk has its turn.
+const SYNCS_MAX: usize = 4;
 /// Smallest spool, bytes: below it a file of some size never fits.
 pub const SPOOL_BYTES_MIN: u64 = 16 << 20;
 /// Changes with each boot of the machine.
@@ -99,6 +103,7 @@ pub struct Spool {
     budget: Arc<Budget>,
     boot: String,
     numbered: AtomicU64,
+    syncs: Arc<Semaphore>,
 }
 
 /// A file that an earlier process left in the spool.
@@ -140,12 +145,19 @@ impl Spool {
             directory.claim(id, None).map_err(unusable)?;
         }
         let budget = Arc::new(Budget::new(bytes_max));
-        Ok(Arc::new(Self { directory, budget, boot, numbered: AtomicU64::new(0) }))
+        let (numbered, syncs) = (AtomicU64::new(0), Arc::new(Semaphore::new(SYNCS_MAX)));
+        Ok(Arc::new(Self { directory, budget, boot, numbered, syncs }))
     }
 
     /// From now on it takes nothing more, as if it was full, or takes files again.
     pub fn close_for_new(&self, is_closed: bool) {
         self.budget.is_closed.store(is_closed, Ordering::Release);
+    }
+
+    /// Comes once an image may be synced: a few at a time.
+    pub(crate) fn turn_to_sync(&self) -> impl Future<Output = OwnedSemaphorePermit> + use<> {
+        let syncs = Arc::clone(&self.syncs);
+        async move { permits(&syncs, 1).await }
     }
 
     fn path(&self, id: SessionId, extension: &str) -> PathBuf {

@@ -206,7 +206,10 @@ impl Writer {
                 format!("this mount has no spool, so that no file of it can go by `protocol={protocol}`");
             return Err(Failure::new(ErrorCode::Unsupported, what));
         }
-        if self.begun.load(Ordering::Acquire) {
+        let session = self.session();
+        let has_committed = session.version().await.is_some_and(|version| version.session == session.id());
+        // A record would name a session that has a version already.
+        if self.begun.load(Ordering::Acquire) || has_committed {
             return Ok(false);
         }
         // Of a file that was only emptied, or opened to be written over, the session may know; an image may not.
@@ -406,7 +409,12 @@ impl Writer {
             return self.note_state(mtime, closed);
         }
         self.drain().await?;
-        self.session().flush(mtime).await
+        let session = self.session();
+        session.flush(mtime).await?;
+        if !session.is_dirty() {
+            self.let_go();
+        }
+        Ok(())
     }
 
     /// Says in the record how far the file got.

@@ -79,6 +79,8 @@ pub(super) struct Turn {
     pub(super) pushing: bool,
     /// Why the last attempt to push failed.
     pub(super) push_failure: Option<Failure>,
+    /// What is being pushed is less than was written.
+    taken_back: bool,
     /// Keeps the chunks of a file that was removed while it is still being read.
     pin: Option<Arc<Session>>,
 }
@@ -104,6 +106,7 @@ impl OpenFile {
                 seen,
                 pushing: false,
                 push_failure: None,
+                taken_back: false,
                 pin: None,
             }),
             writer: RwLock::default(),
@@ -464,9 +467,14 @@ impl OpenFile {
         let Some(session) = self.writer() else { return false };
         // Pages that were written through a mapping after the last close, or a flush that failed and may be repeated.
         let committed = self.commit(&fs.pool, &session).await;
+        let was_closing = session.is_closing();
         if let Err(failure) = &committed
             && let Some(closed) = session.take_back()
         {
+            if was_closing {
+                fs.note_lost(self.ino(), failure);
+            }
+            turn.taken_back = true;
             tracing::warn!(ino = %self.ino(), %failure, "a file can't be committed: what was promised of it stays in the spool");
             turn.torn |= !closed;
             (turn.pushing, turn.push_failure) = (true, Some(failure.clone()));
@@ -486,6 +494,10 @@ impl OpenFile {
     ) {
         self.teach(fs);
         turn.seen = self.seen_after(&committed, session);
+        if std::mem::take(&mut turn.taken_back) {
+            // The kernel has what was written later and is lost.
+            turn.seen.version = NO_VERSION;
+        }
         fs.nodes.lock().saw(self.id, |seen| *seen = turn.seen);
         match &committed {
             Err(failure) if session.is_closing() => fs.note_lost(self.ino(), failure),

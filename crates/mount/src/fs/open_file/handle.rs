@@ -136,6 +136,7 @@ impl Handle {
         if killed && is_torn() {
             self.torn.store(true, Ordering::Release);
         }
+        let goes_on_in_spool = goes_on && self.file.writer().is_some_and(|writer| writer.is_spooled());
         if let Some(session) = self.file.writer()
             && !(goes_on && self.file.is_emptied())
         {
@@ -144,7 +145,7 @@ impl Handle {
             self.file.save(pool, &session, !killed && !goes_on && !others_write).await?;
         }
         self.file.flushed_at.store(writes, Ordering::Release);
-        if !killed {
+        if !killed && !goes_on_in_spool {
             self.closed_at.store(writes, Ordering::Release);
             self.file.closed_at.store(writes, Ordering::Release);
             self.torn.store(false, Ordering::Release);
