@@ -288,6 +288,8 @@ pub enum Care {
     Waits,
     /// No benefactor had room for a block when one was looked for last.
     Blocked,
+    /// None had room that its source may try now, or somebody else was asked to make blocks: it is looked at again in some seconds.
+    Postponed,
     /// Blocks are being made.
     Copied,
     /// Making blocks failed moments ago; it is tried again soon.
