@@ -6,7 +6,7 @@ use std::sync::Arc;
 use stdchk_model::exact::part_mut;
 use stdchk_model::labels::Labels;
 use stdchk_model::limits::{BENEFACTORS_OF_MEMBER_MAX, HEARTBEAT_MS, PERMITS_MS};
-use stdchk_model::message::benefactor::BenefactorLoad;
+use stdchk_model::message::benefactor::{BenefactorLoad, OwnerWish};
 use stdchk_model::message::handshake::MemberId;
 use stdchk_model::message::manager::{BenefactorInfo, BenefactorSecret, BenefactorState, Registration};
 use stdchk_model::{
@@ -460,7 +460,11 @@ impl Registry {
     /// round.
     pub fn take_load(&mut self, id: BenefactorId, load: BenefactorLoad) -> bool {
         let Some(benefactor) = self.known.get_mut(&id) else { return false };
+        let was_reliable = is_reliable(&benefactor.load);
         benefactor.load = load;
+        if was_reliable && !is_reliable(&benefactor.load) {
+            self.doubts += 1;
+        }
         let is_other_wish = match load.wish.drains() {
             true => self.leaving.insert(id),
             false => self.leaving.remove(&id),
@@ -486,6 +490,12 @@ impl Registry {
     /// Whether the benefactor's machine is said to go soon.
     pub fn goes(&self, id: BenefactorId) -> bool {
         self.going.contains_key(&id)
+    }
+
+    /// Whether a benefactor keeps what it has for as long as anybody knows: its machine isn't said to go, its disk has not failed, and blocks
+    /// were not damaged there again and again.
+    pub fn is_reliable(&self, id: BenefactorId) -> bool {
+        self.get(id).is_some_and(|benefactor| is_reliable(&benefactor.load))
     }
 
     /// So many of those whose machines go soon that could take blocks all the same: those on-line with room, in turn.
@@ -720,6 +730,10 @@ fn unheard(address: String, secret: BenefactorSecret) -> Benefactor {
         state: BenefactorState::Expected,
         is_pending: false,
     }
+}
+
+fn is_reliable(load: &BenefactorLoad) -> bool {
+    load.notice.is_none() && !load.disk_failed && load.wish != OwnerWish::Damaged
 }
 
 fn may_return(benefactor: &Benefactor) -> bool {

@@ -222,9 +222,10 @@ impl Chunk {
         distance(held(lasting, registry))
     }
 
-    /// How far from loss it is by the blocks that can be read now.
-    pub fn distance_online(&self, registry: &Registry) -> u8 {
-        distance(held(self.online(registry), registry))
+    /// How far from loss it is by the blocks that can be read now and stay where they are for as long as anybody knows.
+    pub fn distance_reliable(&self, registry: &Registry) -> u8 {
+        let reliable = self.online(registry).filter(|holder| registry.is_reliable(holder.benefactor));
+        distance(held(reliable, registry))
     }
 
     /// Whether it can be read now, or once benefactors are back.

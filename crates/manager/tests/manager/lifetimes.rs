@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::harness::{CLIENT, Pool};
 use stdchk_manager::store::Table;
+use stdchk_model::message::benefactor::OwnerWish;
 use stdchk_model::message::manager::{Change, FileKind, ManagerReply, ManagerRequest, SetFate, SetState};
 use stdchk_model::{ErrorCode, Ino};
 
@@ -194,6 +195,44 @@ fn what_is_lost_between_two_steps_stops_the_removal() {
     job.pool.change(Change::Unlink { parent: job.folder, name: "app.N0.T100".to_owned() }).unwrap();
     job.settle();
     assert_eq!(job.left(), [99, 100], "its owner removed a file of the newest one");
+}
+
+/// What makes benefactor 0 one to which nobody trusts what is there.
+const DOUBTS: [fn(&mut Pool); 3] = [
+    |pool| pool.going.extend([0]),
+    |pool| pool.failed.extend([0]),
+    |pool| pool.wishes.extend([(0, OwnerWish::Damaged)]),
+];
+
+#[test]
+fn a_set_where_it_is_not_to_stay_takes_the_place_of_none() {
+    for doubt in DOUBTS {
+        let mut job = Job::new(1);
+        [("ranks", "1"), ("redundancy", "replicate:1"), ("lifetime", "replace:1")]
+            .into_iter()
+            .for_each(|(key, value)| job.set(key, value));
+        job.checkpoint_at(1, &[1]);
+        doubt(&mut job.pool);
+        let newest = job.checkpoint_at(2, &[0]);
+        job.pool.beat(0, &newest, &[]);
+        job.settle();
+        assert_eq!(job.left(), [1, 2], "the newest one lies where it is not to stay");
+        job.pool.beat(1, &newest, &[]);
+        job.settle();
+        assert_eq!(job.left(), [2]);
+    }
+}
+
+#[test]
+fn where_sets_are_no_longer_to_stay_stops_the_removal_of_others() {
+    for doubt in DOUBTS {
+        let mut job = hundred_that_go();
+        doubt(&mut job.pool);
+        job.pool.beat(0, &[], &[]);
+        let before = job.left();
+        job.settle();
+        assert_eq!(job.left(), before, "each has but one copy that stays");
+    }
 }
 
 #[test]
