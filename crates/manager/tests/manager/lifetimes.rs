@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use crate::harness::{CLIENT, Pool};
+use crate::harness::{CLIENT, Pool, empty_load};
 use stdchk_manager::store::Table;
-use stdchk_model::message::benefactor::OwnerWish;
+use stdchk_model::message::benefactor::{BenefactorLoad, OwnerWish};
 use stdchk_model::message::manager::{Change, FileKind, ManagerReply, ManagerRequest, SetFate, SetState};
-use stdchk_model::{ErrorCode, Ino};
+use stdchk_model::{BenefactorId, ErrorCode, Ino};
 
 /// A folder whose sets have one file for each rank, each of one chunk with two copies.
 struct Job {
@@ -511,6 +511,34 @@ fn hundred_that_go() -> Job {
         assert!(job.pool.core.work(job.pool.now), "there is more to do");
     }
     job
+}
+
+#[test]
+fn an_owner_that_changes_its_mind_all_the_time_holds_up_no_lifetime() {
+    let mut job = Job::with(2, "keep");
+    (1..=101).for_each(|timestep| drop(job.checkpoint(timestep)));
+    job.set("lifetime", "replace:1");
+    let mut rounds = 0;
+    while job.left().len() > 1 {
+        let wish = if rounds % 2 == 0 { OwnerWish::Drain } else { OwnerWish::Serve };
+        let request = ManagerRequest::Heartbeat {
+            id: BenefactorId(1),
+            registration: job.pool.first_registration(1),
+            load: BenefactorLoad { wish, ..empty_load() },
+            durable_sequence: job.pool.told,
+            added: Vec::new(),
+            removed: Vec::new(),
+            damaged: 0,
+            copies_failed: Vec::new(),
+            put_sequence: job.pool.receipts,
+        };
+        // All that it has is to be gone through.
+        job.pool.ask_in_memory(request).unwrap();
+        assert!(job.pool.core.is_walking());
+        job.pool.core.work(job.pool.now);
+        rounds += 1;
+        assert!(rounds < 1_000, "{} are left", job.left().len());
+    }
 }
 
 #[test]
