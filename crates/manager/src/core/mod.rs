@@ -727,6 +727,9 @@ impl Core {
         let may_store = self.has_room && !self.history.is_set_back();
         self.rankings.tick(now.ms);
         self.hosts.tick(now.ms, self.setting.timing.client_lease_ms, may_store);
+        if may_store {
+            self.take_out_gone_memory(now);
+        }
         if !self.settled && now.ms >= self.setting.timing.client_lease_ms {
             self.settle();
         }
