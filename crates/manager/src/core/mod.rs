@@ -477,7 +477,7 @@ impl Core {
             Change::Rename { .. } => entry.as_ref().map(|attr| attr.ino),
             _ => None,
         };
-        let answer = self.operations.keep(id, entry);
+        let answer = self.operations.keep(id, entry, self.locations.now_ms);
         match (renamed.and_then(|ino| self.hold_renamed(ino)), answer) {
             (Some(hold), ManagerReply::Entry(attr)) => Ok(ManagerReply::Held { attr, hold }),
             (_, answer) => Ok(answer),
@@ -706,7 +706,8 @@ impl Core {
         let finished = self.namespace.finish(id, state);
         if let Some(session) = self.sessions.close(id) {
             self.build_on(None, session.base.as_ref());
-            if let Some(size) = session.closing {
+            // Who ends it without an interruption has committed all of it: the commit may have come before the word of the close.
+            if let Some(size) = session.closing.filter(|_| state != VersionState::Closed) {
                 self.namespace.note_lost(session.ino, id, size);
             }
             self.namespace.release(session.ino);
