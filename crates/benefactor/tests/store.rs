@@ -346,6 +346,35 @@ fn a_mostly_dead_segment_is_rewritten_and_its_file_goes() {
 }
 
 #[test]
+fn a_segment_whose_rewriting_was_cut_short_goes_all_the_same() {
+    let place = tempfile::tempdir().unwrap();
+    let donation = Donation { donated_bytes: 1 << 30, floor_bytes: 0 };
+    let store = Store::open(place.path(), donation, 128 << 10).unwrap().0;
+    let contents: Vec<Vec<u8>> = (0..20).map(|seed| content(seed, 9_000)).collect();
+    put_all(&store, &contents);
+    store.sync().unwrap();
+    let first = segments(place.path()).remove(0);
+    // Most of the first segment is damaged, and found to be.
+    for record in 2..7u64 {
+        flip(&first, 4096 + record * 4 * 4096 + 4096, 0);
+    }
+    scrub_all(&store);
+    assert_eq!(store.load().blocks, 15);
+    // One more can't be read while the rest is moved away: the first one is by then.
+    flip(&first, 4096 + 4 * 4096 + 4096, 0);
+    let buffers: Arc<BufferPool> = BufferPool::new(8 << 20);
+    store.compact(&buffers, &|_| {}).unwrap_err();
+    check_space(&store, place.path());
+    assert!(get(&store, block_of(&contents[0])).unwrap() == contents[0]);
+    scrub_all(&store);
+    while store.compact(&buffers, &|_| {}).unwrap() > 0 {}
+    assert!(!first.exists());
+    assert_eq!(store.load().blocks, 14);
+    assert!(get(&store, block_of(&contents[0])).unwrap() == contents[0]);
+    check_space(&store, place.path());
+}
+
+#[test]
 fn segments_of_which_little_is_left_do_not_pile_up() {
     let place = tempfile::tempdir().unwrap();
     let donation = Donation { donated_bytes: 1 << 30, floor_bytes: 0 };

@@ -12,10 +12,11 @@
 use std::path::Path;
 
 use stdchk_model::message::manager::{ManagerReply, Moment};
-use stdchk_model::{ErrorCode, Failure, PoolId};
+use stdchk_model::{ErrorCode, Failure, PoolId, cbor};
 
 use crate::core::{Core, Counts, Now, Setting, Timing};
-use crate::store::{Batch, EmbeddedStore, Import, Snapshot, Store, StoreError, encode_change};
+use crate::record::{GIVEN_UP_INOS, POOL_KEY, PoolRecord, decode};
+use crate::store::{Batch, EmbeddedStore, Import, Snapshot, Store, StoreError, Table, encode_change};
 
 /// Length of a part, bytes: reading it takes some milliseconds.
 const PART_BYTES: usize = 1 << 20;
@@ -139,6 +140,8 @@ pub struct NewStore {
     import: Import,
     /// The end of the last part that is no whole change.
     rest: Vec<u8>,
+    /// The pool's record, as it came last.
+    pool: Option<Vec<u8>>,
 }
 
 impl NewStore {
@@ -147,7 +150,7 @@ impl NewStore {
     /// # Errors
     /// The disk refuses, or there is one.
     pub fn begin(directory: &Path) -> Result<Self, StoreError> {
-        Ok(Self { import: Import::begin(&directory.join(crate::STORE_FILE))?, rest: Vec::new() })
+        Ok(Self { import: Import::begin(&directory.join(crate::STORE_FILE))?, rest: Vec::new(), pool: None })
     }
 
     /// Takes the next bytes of the backup.
@@ -162,8 +165,23 @@ impl NewStore {
     fn put(&mut self) -> Result<(), StoreError> {
         let (batch, rest) = Batch::decode_front(&self.rest);
         self.import.put(&batch)?;
+        let is_pool = |key: &[u8]| key.split_first() == Some((&(Table::Pool as u8), POOL_KEY));
+        for (_, record) in batch.changes().iter().filter(|(key, _)| is_pool(key)) {
+            self.pool.clone_from(record);
+        }
         self.rest = rest.to_vec();
         Ok(())
+    }
+
+    /// Leaves out the numbers of files that were made after the copy. Clients that have these open come back with their numbers, and must
+    /// not find other files there. Not each manager is told that its store is older than what it had acknowledged.
+    fn leave_out_given_up_inos(&mut self) -> Result<(), StoreError> {
+        let Some(bytes) = &self.pool else { return Ok(()) };
+        let mut record: PoolRecord = decode(bytes, "the pool")?;
+        record.ino_ceiling = record.ino_ceiling.saturating_add(GIVEN_UP_INOS);
+        let mut batch = Batch::default();
+        batch.put(Table::Pool, POOL_KEY, cbor::encode(&record));
+        self.import.put(&batch)
     }
 
     /// Makes it the store after the commit `sequence`.
@@ -175,6 +193,7 @@ impl NewStore {
         if !self.rest.is_empty() {
             return Err(StoreError::new("making a store of a backup", "the backup ends within a record"));
         }
+        self.leave_out_given_up_inos()?;
         self.import.finish(sequence)
     }
 }
@@ -200,7 +219,6 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::store::Table;
 
     type Records = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -263,6 +281,25 @@ mod tests {
         made.commit(&batch(1)).unwrap();
         drop(made);
         assert_eq!(EmbeddedStore::open(&other.join(crate::STORE_FILE)).unwrap().sequence(), 13);
+    }
+
+    #[test]
+    fn a_store_of_a_backup_gives_no_number_of_a_file_that_was_made_after_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let record = |ino_ceiling| {
+            let (layout, pool) = (crate::record::LAYOUT, PoolId([7; 16]));
+            PoolRecord { layout, pool, ino_ceiling, next_benefactor: 3, lived_ms: 4, term: 5 }
+        };
+        let mut new = NewStore::begin(directory.path()).unwrap();
+        for ino_ceiling in [1_000, 5_096] {
+            let mut batch = batch(1);
+            batch.put(Table::Pool, POOL_KEY, cbor::encode(&record(ino_ceiling)));
+            new.take(&batch.encode()).unwrap();
+        }
+        new.finish(1).unwrap();
+        let made = all(&EmbeddedStore::open(&directory.path().join(crate::STORE_FILE)).unwrap());
+        let pool = &made[&[&[Table::Pool as u8], POOL_KEY].concat()];
+        assert_eq!(decode::<PoolRecord>(pool, "the pool").unwrap(), record(5_096 + GIVEN_UP_INOS));
     }
 
     #[test]

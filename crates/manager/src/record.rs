@@ -20,6 +20,10 @@ pub const LAYOUT: u16 = 3;
 /// Key of [`PoolRecord`] in its table.
 pub const POOL_KEY: &[u8] = b"pool";
 
+/// Numbers of inodes that are left out where a store may lack the last ones that were given: more than files are ever made between a copy
+/// and its return.
+pub const GIVEN_UP_INOS: u64 = 1 << 32;
+
 /// The pool as a whole.
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]
 pub struct PoolRecord {

@@ -55,7 +55,8 @@ pub const BENEFACTOR_LEASE_MS: u64 = 5_000;
 /// Longer than a reboot would waste less copying; shorter leaves less time with fewer replicas.
 pub const BENEFACTOR_LOST_MS: u64 = 30_000;
 
-/// Most benefactors that one member of a pool registers: a machine has fewer disks, and a pool has 65536 numbers for all.
+/// Most benefactors that one member of a pool registers: a machine has fewer disks, and a pool takes 65536 of all. Those in memory that are lost
+/// are none of them.
 pub const BENEFACTORS_OF_MEMBER_MAX: usize = 64;
 /// Most benefactors of which a client tells at a time what it sent there; the others come with its next sign of life.
 pub const SENT_ENTRIES_MAX: usize = 256;

@@ -25,6 +25,13 @@ pub(super) fn is_worth_it(holder: &SegmentState, gives: bool) -> bool {
     holder.dead * parts >= holder.end
 }
 
+/// What was moved out of a segment.
+#[derive(Default)]
+struct Moved {
+    blocks: u64,
+    bytes: u64,
+}
+
 impl Store {
     /// Rewrites the deadest full segment if at least half of it is dead (an eighth while space is given back), or else the smallest of
     /// too many small ones; returns the bytes that were moved. `pay` is told of so many bytes before they are read or written, and may wait:
@@ -49,29 +56,41 @@ impl Store {
 
     fn compact_one(&self, buffers: &Arc<BufferPool>, pay: &dyn Fn(u64)) -> Result<u64, StoreError> {
         let Some(segment) = self.deadest() else { return Ok(0) };
-        let (mut blocks, mut bytes) = (0, 0);
+        let mut moved = Moved::default();
+        let ended = self.move_records(&segment, buffers, pay, &mut moved);
+        // Also what was moved before something failed: else the segment would never go.
+        self.sync()?;
+        // Only now: until the copies are durable, a segment without live blocks would be unlinked, and the blocks be nowhere.
+        if let Some(holder) = self.state.lock().segments.get_mut(&segment.number) {
+            holder.live -= moved.blocks;
+            holder.dead += moved.bytes;
+        }
+        self.unlink_dead(segment.number)?;
+        ended.map(|()| moved.bytes)
+    }
+
+    fn move_records(
+        &self,
+        segment: &Arc<Segment>,
+        buffers: &Arc<BufferPool>,
+        pay: &dyn Fn(u64),
+        moved: &mut Moved,
+    ) -> Result<(), StoreError> {
         let mut offset = FIRST_RECORD;
-        while let Some(record) = self.next_record(&segment, offset)? {
+        while let Some(record) = self.next_record(segment, offset)? {
             if self.is_closing.load(Ordering::Relaxed) {
                 break;
             }
             offset = record.place.offset() + record.span();
-            if self.live(&segment, &record).is_some() {
+            if self.live(segment, &record).is_some() {
                 pay(2 * record.span());
             }
-            if self.move_record(&segment, &record, buffers)? {
-                blocks += 1;
-                bytes += record.span();
+            if self.move_record(segment, &record, buffers)? {
+                moved.blocks += 1;
+                moved.bytes += record.span();
             }
         }
-        self.sync()?;
-        // Only now: until the copies are durable, a segment without live blocks would be unlinked, and the blocks be nowhere.
-        if let Some(holder) = self.state.lock().segments.get_mut(&segment.number) {
-            holder.live -= blocks;
-            holder.dead += bytes;
-        }
-        self.unlink_dead(segment.number)?;
-        Ok(bytes)
+        Ok(())
     }
 
     /// The first record of `segment` at or behind `offset`; none in a segment that was removed since all in it is dead.

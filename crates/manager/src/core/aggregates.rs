@@ -9,7 +9,9 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
 
 use stdchk_model::message::manager::{ManagerReply, PackedMembers, SetState};
-use stdchk_model::{ClientId, Durability, ErrorCode, Failure, InContainer, Ino, KeyId, MapRoot, SessionId};
+use stdchk_model::{
+    ChunkId, ClientId, Durability, ErrorCode, Failure, InContainer, Ino, KeyId, MapRoot, SessionId,
+};
 
 use super::{Answer, Core, Now, check_length, unavailable};
 
@@ -160,24 +162,27 @@ impl Core {
         for member in replaced {
             by_folder.insert(self.namespace.inode(member.ino)?.parent, member.ino);
         }
-        let online = self.registry.hosts().iter().filter(|host| host.online).count();
+        let remaining = self.registry.remaining();
         let (mut in_the_end, mut before) = (0, 0);
         for ino in by_folder.into_values().chain([folder]) {
             let policy = self.namespace.policy(ino)?;
             in_the_end = policy.redundancy.distance().max(in_the_end);
-            before = policy.redundancy.distance_with(online).max(policy.at_commit().distance).max(before);
+            before = policy.redundancy.distance_with(remaining).max(policy.at_commit().distance).max(before);
         }
         Ok((in_the_end, before))
     }
 
-    /// Refuses a container that would be less safe than what it replaces: its chunks have to be as far from loss as is wanted, as
-    /// far as there are benefactors for that. From now on they are, whatever the container's own folder asks for.
+    /// Refuses a container that would be less safe than what it replaces: its chunks have to be as far from loss as is wanted, as far as
+    /// there are benefactors for that which are not lost, by what can be read now and stays where it is. From now on they are, whatever the container's own folder asks for.
     fn check_redundant(&mut self, session: SessionId, (in_the_end, before): (u8, u8)) -> Result<(), Failure> {
         self.namespace.want(session, in_the_end)?;
         self.settle_references();
         let (root, ..) = self.namespace.committed_by(session)?;
         let chunks = self.references.chunks_of(&root, &self.locations);
-        self.check_durable(&chunks, &[Durability::on_disks(before)])
+        let is_safe = |chunk: &ChunkId| {
+            self.locations.get(chunk).is_some_and(|chunk| chunk.distance_reliable(&self.registry) >= before)
+        };
+        self.check_each(&chunks, is_safe, &[Durability::on_disks(before)])
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use stdchk_model::exact::part_mut;
 use stdchk_model::labels::Labels;
 use stdchk_model::limits::{BENEFACTORS_OF_MEMBER_MAX, HEARTBEAT_MS, PERMITS_MS};
-use stdchk_model::message::benefactor::BenefactorLoad;
+use stdchk_model::message::benefactor::{BenefactorLoad, OwnerWish};
 use stdchk_model::message::handshake::MemberId;
 use stdchk_model::message::manager::{BenefactorInfo, BenefactorSecret, BenefactorState, Registration};
 use stdchk_model::{
@@ -21,8 +21,13 @@ use crate::record::{BenefactorRecord, LAYOUT, benefactor_key, decode};
 use crate::store::{Batch, StoreError, Table};
 use crate::turns::PLACES;
 
-/// Most benefactors of a pool, and one more than the largest number.
-const BENEFACTORS_MAX: u32 = 1 << 16;
+/// Most benefactors of a pool at a time.
+const BENEFACTORS_MAX: usize = 1 << 16;
+/// A benefactor that presents a number which this manager has not given, since its store is an older copy, is at most so far ahead.
+const NUMBERS_AHEAD_MAX: u32 = 1 << 16;
+/// A benefactor in memory that was silent for so long is taken out, milliseconds. A machine that starts again comes with a new one, since who
+/// the last one was went with its memory.
+const MEMORY_GONE_MS: u64 = 3_600_000;
 /// Heartbeats of all benefactors in a second, without news; each takes the manager some thirty microseconds ([0750]).
 ///
 /// [0750]: ../../../../docs/design/0750-large-pools.md
@@ -222,10 +227,14 @@ impl Registry {
         let given = || self.known.iter().find(|(_, other)| Some(&other.secret) == secret.as_ref());
         let given = registration.id.or_else(|| given().map(|(id, _)| *id));
         let id = given.unwrap_or(BenefactorId(self.next));
-        if id.0 >= BENEFACTORS_MAX {
-            let message =
-                format!("{id} can't be a benefactor's number: a pool has at most {BENEFACTORS_MAX}");
+        if id.0 >= self.next.saturating_add(NUMBERS_AHEAD_MAX) {
+            let message = format!("{id} can't be a benefactor's number: the next one is {}", self.next);
             return Err(Failure::new(ErrorCode::Invalid, message));
+        }
+        if self.known.len() >= BENEFACTORS_MAX && !self.known.contains_key(&id) {
+            let message = format!("the pool has {BENEFACTORS_MAX} benefactors, as many as it can");
+            let next = "have those that are gone taken out (`stdchk forget`)";
+            return Err(Failure::new(ErrorCode::Invalid, message).then(next));
         }
         let known = self.known.get(&id).map(|benefactor| benefactor.secret.clone());
         let secret = known.or(secret).ok_or_else(|| unknown(id))?;
@@ -331,7 +340,9 @@ impl Registry {
 
     /// Refuses a member of the pool that has as many benefactors as one may have. Those of the manager's machine are its own affair.
     fn check_room_for_another(&self, member: Option<MemberId>) -> Result<(), Failure> {
-        let is_of_member = |benefactor: &&Benefactor| member.is_some() && benefactor.member == member;
+        let is_of_member = |benefactor: &&Benefactor| {
+            member.is_some() && benefactor.member == member && may_return(benefactor)
+        };
         if self.known.values().filter(is_of_member).count() < BENEFACTORS_OF_MEMBER_MAX {
             return Ok(());
         }
@@ -460,7 +471,11 @@ impl Registry {
     /// round.
     pub fn take_load(&mut self, id: BenefactorId, load: BenefactorLoad) -> bool {
         let Some(benefactor) = self.known.get_mut(&id) else { return false };
+        let was_reliable = is_reliable(&benefactor.load);
         benefactor.load = load;
+        if was_reliable && !is_reliable(&benefactor.load) {
+            self.doubts += 1;
+        }
         let is_other_wish = match load.wish.drains() {
             true => self.leaving.insert(id),
             false => self.leaving.remove(&id),
@@ -486,6 +501,12 @@ impl Registry {
     /// Whether the benefactor's machine is said to go soon.
     pub fn goes(&self, id: BenefactorId) -> bool {
         self.going.contains_key(&id)
+    }
+
+    /// Whether a benefactor keeps what it has for as long as anybody knows: its machine isn't said to go, its disk has not failed, and blocks
+    /// were not damaged there again and again.
+    pub fn is_reliable(&self, id: BenefactorId) -> bool {
+        self.get(id).is_some_and(|benefactor| is_reliable(&benefactor.load))
     }
 
     /// So many of those whose machines go soon that could take blocks all the same: those on-line with room, in turn.
@@ -557,6 +578,16 @@ impl Registry {
     pub fn unreported(&self) -> impl Iterator<Item = BenefactorId> {
         let is_awaited = |benefactor: &Benefactor| !benefactor.reported && may_return(benefactor);
         self.iter().filter(move |(_, benefactor)| is_awaited(benefactor)).map(|(id, _)| id)
+    }
+
+    /// Benefactors whose memory was given up long ago.
+    pub fn gone_from_memory(&self, now_ms: u64) -> Vec<BenefactorId> {
+        let is_gone = |id: &BenefactorId| {
+            self.get(*id).is_some_and(|benefactor| {
+                !may_return(benefactor) && now_ms.saturating_sub(benefactor.heard_ms) >= MEMORY_GONE_MS
+            })
+        };
+        self.in_memory.iter().map(|host| host.id).filter(is_gone).collect()
     }
 
     /// Whether a benefactor may come back with what it had: what is in memory is given up once its benefactor counts as lost.
@@ -720,6 +751,10 @@ fn unheard(address: String, secret: BenefactorSecret) -> Benefactor {
         state: BenefactorState::Expected,
         is_pending: false,
     }
+}
+
+fn is_reliable(load: &BenefactorLoad) -> bool {
+    load.notice.is_none() && !load.disk_failed && load.wish != OwnerWish::Damaged
 }
 
 fn may_return(benefactor: &Benefactor) -> bool {

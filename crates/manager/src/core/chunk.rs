@@ -222,9 +222,10 @@ impl Chunk {
         distance(held(lasting, registry))
     }
 
-    /// How far from loss it is by the blocks that can be read now.
-    pub fn distance_online(&self, registry: &Registry) -> u8 {
-        distance(held(self.online(registry), registry))
+    /// How far from loss it is by the blocks that can be read now and stay where they are for as long as anybody knows.
+    pub fn distance_reliable(&self, registry: &Registry) -> u8 {
+        let reliable = self.online(registry).filter(|holder| registry.is_reliable(holder.benefactor));
+        distance(held(reliable, registry))
     }
 
     /// Whether it can be read now, or once benefactors are back.
@@ -288,6 +289,8 @@ pub enum Care {
     Waits,
     /// No benefactor had room for a block when one was looked for last.
     Blocked,
+    /// None had room that its source may try now, or somebody else was asked to make blocks: it is looked at again in some seconds.
+    Postponed,
     /// Blocks are being made.
     Copied,
     /// Making blocks failed moments ago; it is tried again soon.

@@ -137,8 +137,17 @@ impl Core {
     ) -> Result<(), Failure> {
         let is_enough =
             |chunk: &ChunkId, needed: &Durability| self.locations.suffices(chunk, &self.registry, *needed);
-        let near = |chunk: &&ChunkId| !needed.iter().any(|needed| is_enough(chunk, needed));
-        let missing: Vec<&ChunkId> = chunks.iter().filter(near).collect();
+        self.check_each(chunks, |chunk| needed.iter().any(|needed| is_enough(chunk, needed)), needed)
+    }
+
+    /// Refuses chunks of which one isn't safe; `needed`: what would be.
+    pub(super) fn check_each(
+        &self,
+        chunks: &HashSet<ChunkId>,
+        is_safe: impl Fn(&ChunkId) -> bool,
+        needed: &[Durability],
+    ) -> Result<(), Failure> {
+        let missing: Vec<&ChunkId> = chunks.iter().filter(|chunk| !is_safe(chunk)).collect();
         let Some(example) = missing.iter().min() else { return Ok(()) };
         let next = match self.registry.is_pending() {
             true => "benefactors are still reporting what they have: try again",

@@ -29,6 +29,12 @@ impl Core {
         Ok(ManagerReply::Done)
     }
 
+    /// Takes out benefactors whose memory was given up long ago. One that comes back after all has its number as before.
+    pub(super) fn take_out_gone_memory(&mut self, now: Now) {
+        let gone = self.registry.gone_from_memory(now.ms);
+        gone.into_iter().for_each(|id| self.take_out(id));
+    }
+
     /// The pool has this benefactor no longer.
     pub(super) fn take_out(&mut self, id: BenefactorId) {
         self.registry.remove(id);

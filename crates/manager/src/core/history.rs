@@ -11,7 +11,9 @@
 //! | whole | whole | set back | whole | whole, until a benefactor says otherwise |
 //! | set back | set back | set back | whole: the missing commits are given up, durably | whole, until ... |
 //!
-//! In the state "set back" nothing is written, deleted, trimmed, copied or told to be remembered.
+//! In the state "set back" nothing of files is written, and nothing deleted, trimmed, copied or told to be remembered. Nobody's silence
+//! means anything, and a session that is closed leaves its versions as they are: once the older store is accepted, clients have their lease
+//! to come back as after a start. Who is shut out is written: it holds at once, and the authority's folder knows it as well.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -205,6 +207,8 @@ impl Core {
             tracing::error!(%id, commit = moment.commit, own = self.history.commit, "the store is an older copy");
         }
         self.deletions.clear();
+        // Clients go on with what they had open as after a start, once somebody has decided.
+        (self.settled, self.namespace.unsettled) = (false, true);
     }
 
     /// The order to remember the present moment. Not of a start that has written nothing: the copy of the store from before it
@@ -275,6 +279,9 @@ impl Core {
         if self.history.is_set_back() {
             self.history.accept();
             self.namespace.leave_out_given_up_inos();
+            let now_ms = self.locations.now_ms;
+            self.sessions.hear_all(now_ms);
+            self.unsettled_until_ms = now_ms.saturating_add(self.setting.timing.client_lease_ms);
             self.rise_above_told_terms();
             self.registry.expect_registrations();
         }

@@ -10,7 +10,7 @@
 //! it costs as much as it holds, and not as much as the pool does. What a benefactor held in an earlier life, or before its
 //! last inventory, ceases to count at once, by number ([`Holder::is_known`]); it is taken out later ([`super::walks`]).
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Bound;
 
@@ -54,8 +54,10 @@ pub type Key = (u8, TimeNs, Slot);
 #[derive(Debug, Default)]
 struct Queue {
     ready: BTreeSet<Key>,
-    /// For which no benefactor had room.
-    blocked: VecDeque<Key>,
+    /// For which no benefactor had room. Each stands there once, however often it is blocked.
+    blocked: BTreeSet<Key>,
+    /// The one of them that was looked at last: the next one follows, and after the last one the first.
+    looked_at: Option<Key>,
 }
 
 /// What is left to be made elsewhere of what a benefactor has.
@@ -497,14 +499,15 @@ impl Locations {
         let begins = lacks && is_moving && chunk.risk.is_none();
         let sources = if lacks { chunk.sources(registry) } else { Vec::new() };
         let span = chunk.span.unwrap_or(Span::at(SHARED, TimeNs::MIN));
-        let moved = chunk.care == Care::Blocked && chunk.place_at_risk() != Some((lasting, span.first));
-        // Its place among the blocked ones is no longer good.
+        let is_elsewhere = chunk.place_at_risk() != Some((lasting, span.first)) || sources.is_empty();
+        let moved = matches!(chunk.care, Care::Blocked | Care::Postponed) && is_elsewhere;
+        // Its place among the blocked ones is no longer good, or nobody is left in whose queue it could stand.
         let care = if moved { Care::Waits } else { chunk.care };
         let risk = lacks.then(|| {
             let movable = match care {
                 Care::Copied => distance > 0 || in_memory,
                 Care::Waits => !sources.is_empty(),
-                Care::Blocked | Care::Failed => false,
+                Care::Blocked | Care::Postponed | Care::Failed => false,
             };
             let lacking = Lacking { span, bytes: chunk.length, movable, in_memory };
             Risk { distance, lasting, is_exposed: distance < wanted, lacking }
@@ -613,7 +616,11 @@ impl Locations {
         let mut next = from.unwrap_or(usize::MAX);
         for _ in 0..steps {
             let listed = self.held_at.get(&id).map_or(&[][..], Vec::as_slice);
-            next = next.min(listed.len()).checked_sub(1)?;
+            let Some(before) = next.min(listed.len()).checked_sub(1) else {
+                self.let_rest(id, registry);
+                return None;
+            };
+            next = before;
             let slot = *part(listed, next);
             let is_gone = |holder: &Holder| holder.benefactor == id && !holder.is_known(registry);
             if self.at(slot).holders.iter().any(is_gone) {
@@ -627,6 +634,16 @@ impl Locations {
         Some(next)
     }
 
+    /// Frees what is kept of a benefactor that makes no copies, all of whose chunks are counted without it.
+    fn let_rest(&mut self, id: BenefactorId, registry: &Registry) {
+        if !registry.counts(id) {
+            self.queues.remove(&id);
+        }
+        if registry.get(id).is_none() {
+            self.forget_owed(id);
+        }
+    }
+
     /// Counts those chunks that are at risk: after benefactors went off-line or came on-line. Others can make copies now, and others have
     /// room.
     pub fn walk_at_risk(&mut self, after: Option<Key>, steps: usize, registry: &Registry) -> Option<Key> {
@@ -634,7 +651,7 @@ impl Locations {
         let keys: Vec<Key> = self.at_risk.range((from, Bound::Unbounded)).take(steps).copied().collect();
         for (_, _, slot) in &keys {
             let chunk = self.at_mut(*slot);
-            if chunk.care == Care::Blocked {
+            if matches!(chunk.care, Care::Blocked | Care::Postponed) {
                 chunk.care = Care::Waits;
             }
             self.count(*slot, registry);
@@ -658,7 +675,8 @@ impl Locations {
             // Who is not yet counted without the benefactor has what is wanted as far as the counting knows.
             let may_move = || {
                 let risk = chunk.risk.as_ref();
-                risk.is_none_or(|risk| risk.lacking.movable || chunk.care == Care::Failed)
+                let is_soon_tried = matches!(chunk.care, Care::Failed | Care::Postponed);
+                risk.is_none_or(|risk| risk.lacking.movable || is_soon_tried)
             };
             if wanted > 0 && chunk.distance_staying(registry) < wanted && may_move() {
                 return Left::Waits;
@@ -688,30 +706,35 @@ impl Locations {
         self.queues.get(&source).map_or(0, |queue| queue.blocked.len())
     }
 
-    /// Takes a chunk out for which no benefactor had room when one was looked for.
+    /// Takes a chunk out for which no benefactor had room when one was looked for: all of them in turn.
     pub fn take_blocked(&mut self, source: BenefactorId) -> Option<ChunkId> {
         let queue = self.queues.get_mut(&source)?;
-        while let Some(key) = queue.blocked.pop_front() {
+        loop {
+            let after = queue.looked_at.map_or(Bound::Unbounded, Bound::Excluded);
+            let next = queue.blocked.range((after, Bound::Unbounded)).next();
+            let key = next.or_else(|| queue.blocked.first()).copied()?;
+            queue.blocked.remove(&key);
+            queue.looked_at = Some(key);
             if let Some(id) = queued(&self.chunks, &key, source) {
                 return Some(id);
             }
         }
-        None
     }
 
-    /// There is no room for a copy of the chunk anywhere: nobody waits for it, and it is looked at again later.
-    pub fn block(&mut self, id: &ChunkId, source: BenefactorId, registry: &Registry) {
+    /// No copy of the chunk can be made now, for the reason that `care` says: nobody waits for it, and it is looked at again later.
+    pub fn block(&mut self, id: &ChunkId, source: BenefactorId, care: Care, registry: &Registry) {
+        assert!(matches!(care, Care::Blocked | Care::Postponed), "{care:?} is another queue's");
         let Some(slot) = self.slot(id) else { return };
-        self.at_mut(slot).care = Care::Blocked;
+        self.at_mut(slot).care = care;
         self.count(slot, registry);
         let Some((lasting, first)) = self.at(slot).place_at_risk() else { return };
-        self.queues.entry(source).or_default().blocked.push_back((lasting, first, slot));
+        self.queues.entry(source).or_default().blocked.insert((lasting, first, slot));
     }
 
     /// There is room again: all that was blocked is looked at in its order.
     pub fn unblock(&mut self, source: BenefactorId) {
         if let Some(queue) = self.queues.get_mut(&source) {
-            queue.ready.extend(queue.blocked.drain(..));
+            queue.ready.append(&mut queue.blocked);
         }
     }
 
@@ -769,7 +792,7 @@ fn location(holder: &Holder, registry: &Registry) -> Location {
 /// The chunk of a queue's entry, if the entry still says what the chunk's own state says.
 fn queued(chunks: &[Option<Chunk>], (lasting, first, slot): &Key, source: BenefactorId) -> Option<ChunkId> {
     let chunk = part(chunks, slot.place()).as_ref()?;
-    let in_queue = matches!(chunk.care, Care::Waits | Care::Blocked);
+    let in_queue = matches!(chunk.care, Care::Waits | Care::Blocked | Care::Postponed);
     let risk = chunk.place_at_risk() == Some((*lasting, *first));
     let holds = chunk.holders.iter().any(|holder| holder.benefactor == source);
     (in_queue && risk && holds).then_some(chunk.id)

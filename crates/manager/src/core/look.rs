@@ -7,7 +7,8 @@
 //! | removing | removes those that go, the oldest first, each in one step unless it is large | some hundred files |
 //!
 //! A set is *whole* if blocks of each of its chunks are at benefactors that are on-line, by receipts and inventories, as many as the policy
-//! asks for, or as can be at those that are not lost. What was found damaged counts no longer. So it isn't a set that merely was whole
+//! asks for, or as can be at those that are not lost. What was found damaged counts no longer, nor does what is on a machine that goes soon,
+//! or where the disk failed or damages blocks. So it isn't a set that merely was whole
 //! once: this is looked at before anything goes, and again from the beginning once anything of what benefactors have said counts no longer.
 //!
 //! Nothing else is remembered of a set between the steps: before a file goes it must be the one that was seen, unwritten since, and before
@@ -363,14 +364,14 @@ impl Core {
         self.choose(look);
     }
 
-    /// Whether each chunk of a set's member has its blocks at benefactors that are on-line; how many chunks were looked at.
+    /// Whether each chunk of a set's member has its blocks at benefactors that are on-line and keep them; how many chunks were looked at.
     fn is_whole(&mut self, member: &SetMember) -> (bool, usize) {
         let Ok(policy) = self.namespace.policy(member.ino) else { return (false, 1) };
         let root = self.version_of(member.ino, member.version).map(|version| version.root.clone());
         let Some(root) = root else { return (false, 1) };
         let wanted = policy.redundancy.distance_with(self.registry.remaining()).max(1);
         let slots = self.references.slots_of(&root, &self.locations);
-        let is_safe = |slot| self.locations.at(slot).distance_online(&self.registry) >= wanted;
+        let is_safe = |slot| self.locations.at(slot).distance_reliable(&self.registry) >= wanted;
         (slots.iter().all(|slot| is_safe(*slot)), slots.len().max(FILE_STEPS))
     }
 

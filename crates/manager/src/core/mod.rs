@@ -76,7 +76,7 @@ use self::operations::Operations;
 use self::placing::Rankings;
 use self::references::References;
 use self::replication::Copies;
-use self::sessions::Sessions;
+use self::sessions::{Session, Sessions};
 pub use self::state::Counts;
 use self::walks::Walk;
 use crate::record::{LAYOUT, POOL_KEY, PoolRecord, decode};
@@ -187,6 +187,8 @@ pub struct Core {
     select: Box<dyn Select>,
     /// Sessions of before the manager's start were given their time to come back.
     settled: bool,
+    /// Until then they have it, milliseconds of the manager's life.
+    unsettled_until_ms: u64,
     damaged_found: u64,
     commits: u64,
 }
@@ -260,6 +262,7 @@ impl Core {
             lifetimes: lifetimes::Lifetimes::default(),
             select: Box::new(RoundRobin),
             settled: false,
+            unsettled_until_ms: setting.timing.client_lease_ms,
             damaged_found: 0,
             commits: 0,
         }
@@ -477,7 +480,7 @@ impl Core {
             Change::Rename { .. } => entry.as_ref().map(|attr| attr.ino),
             _ => None,
         };
-        let answer = self.operations.keep(id, entry);
+        let answer = self.operations.keep(id, entry, self.locations.now_ms);
         match (renamed.and_then(|ino| self.hold_renamed(ino)), answer) {
             (Some(hold), ManagerReply::Entry(attr)) => Ok(ManagerReply::Held { attr, hold }),
             (_, answer) => Ok(answer),
@@ -697,6 +700,11 @@ impl Core {
     }
 
     fn close_session(&mut self, id: SessionId, interrupted: bool) -> Answer {
+        if let Err(refused) = self.history.check() {
+            // Its client has it no more. What it committed is ended with that of those who don't come back.
+            self.let_go_of(id);
+            return Err(refused);
+        }
         let state = if interrupted { VersionState::Interrupted } else { VersionState::Closed };
         self.end_session(id, state);
         Ok(ManagerReply::Done)
@@ -704,15 +712,22 @@ impl Core {
 
     fn end_session(&mut self, id: SessionId, state: VersionState) {
         let finished = self.namespace.finish(id, state);
-        if let Some(session) = self.sessions.close(id) {
-            self.build_on(None, session.base.as_ref());
-            if let Some(size) = session.closing {
+        if let Some(session) = self.let_go_of(id) {
+            // Who ends it without an interruption has committed all of it: the commit may have come before the word of the close.
+            if let Some(size) = session.closing.filter(|_| state != VersionState::Closed) {
                 self.namespace.note_lost(session.ino, id, size);
             }
-            self.namespace.release(session.ino);
             self.sets_changed(session.ino);
         }
         finished.into_iter().for_each(|ino| self.sets_changed(ino));
+    }
+
+    /// A session is there no longer; what it committed stays as it is.
+    fn let_go_of(&mut self, id: SessionId) -> Option<Session> {
+        let session = self.sessions.close(id)?;
+        self.build_on(None, session.base.as_ref());
+        self.namespace.release(session.ino);
+        Some(session)
     }
 
     // --- time
@@ -720,20 +735,26 @@ impl Core {
     /// Draws the conclusions from silence: leases that ran out, benefactors that went or came.
     pub fn tick(&mut self, now: Now) {
         self.set_clock(now);
-        for id in self.sessions.expired(now.ms, self.setting.timing.client_lease_ms) {
-            self.end_session(id, VersionState::Interrupted);
+        let is_set_back = self.history.is_set_back();
+        if !is_set_back {
+            for id in self.sessions.expired(now.ms, self.setting.timing.client_lease_ms) {
+                self.end_session(id, VersionState::Interrupted);
+            }
         }
         self.update_states(now);
-        let may_store = self.has_room && !self.history.is_set_back();
+        let may_store = self.has_room && !is_set_back;
         self.rankings.tick(now.ms);
         self.hosts.tick(now.ms, self.setting.timing.client_lease_ms, may_store);
-        if !self.settled && now.ms >= self.setting.timing.client_lease_ms {
+        if may_store {
+            self.take_out_gone_memory(now);
+        }
+        if !self.settled && !is_set_back && now.ms >= self.unsettled_until_ms {
             self.settle();
         }
         let ended = self.copies.give_up_late(now.ms);
         self.copies_ended(&ended);
         self.settle_references();
-        self.pool_changed |= self.lifetimes.must_save_time(self.namespace.lived_ms);
+        self.pool_changed |= !is_set_back && self.lifetimes.must_save_time(self.namespace.lived_ms);
     }
 
     /// Ends what sessions of before the start left, once their clients had a lease to come back.

@@ -12,6 +12,7 @@ use stdchk_model::{ErrorCode, Failure, Ino, MapRoot, SessionId, User, name};
 
 use super::inode::{Body, Directory, File, Inode};
 use super::lifetimes::Noted;
+use crate::record::GIVEN_UP_INOS;
 
 /// Most names of one file: ext4's limit, which programs are known to cope with.
 const LINKS_MAX: u32 = 65_000;
@@ -414,8 +415,6 @@ impl Namespace {
     /// Leaves out the inode numbers that a newer copy of the store, given up by now, may have handed out: clients and spools
     /// may know files by them.
     pub(super) fn leave_out_given_up_inos(&mut self) {
-        /// More files than are ever made between a copy and its return.
-        const GIVEN_UP_INOS: u64 = 1 << 32;
         self.next_ino = self.ino_ceiling + GIVEN_UP_INOS;
         self.ino_ceiling = self.next_ino;
         self.changed.pool = true;

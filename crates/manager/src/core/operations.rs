@@ -8,14 +8,27 @@ use stdchk_model::{OpId, cbor};
 use crate::record::{LAYOUT, OperationRecord, decode, split_number};
 use crate::store::{Batch, StoreError, Table};
 
-/// Results that are kept: a client repeats within seconds, and the manager makes some thousand changes a second.
-pub const OPERATIONS_KEPT: usize = 4096;
+/// How long a result is kept at least, milliseconds: twice as long as a client repeats a request.
+const KEPT_MS: u64 = 120_000;
+/// Results that are kept however old they are.
+const OPERATIONS_KEPT: usize = 4096;
+/// Most results: some thousand changes a second for as long as a client repeats a request, in about 100 MB.
+const OPERATIONS_MAX: usize = 1 << 18;
+
+/// A result that is kept.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    number: u64,
+    id: OpId,
+    /// When it came, milliseconds of the manager's life; 0: before its start.
+    at_ms: u64,
+}
 
 /// The results, in order of their coming.
 #[derive(Debug, Default)]
 pub struct Operations {
     results: HashMap<OpId, Option<Attr>>,
-    order: VecDeque<(u64, OpId)>,
+    order: VecDeque<Kept>,
     next: u64,
     added: Vec<(u64, OpId)>,
     trimmed: Vec<u64>,
@@ -28,21 +41,27 @@ impl Operations {
     }
 
     /// Keeps the result of a change.
-    pub fn keep(&mut self, id: OpId, entry: Option<Attr>) -> ManagerReply {
+    pub fn keep(&mut self, id: OpId, entry: Option<Attr>, now_ms: u64) -> ManagerReply {
         self.added.push((self.next, id));
-        self.insert(self.next, id, entry.clone());
-        while self.order.len() > OPERATIONS_KEPT {
-            if let Some((number, old)) = self.order.pop_front() {
-                self.results.remove(&old);
-                self.trimmed.push(number);
-            }
+        self.insert(Kept { number: self.next, id, at_ms: now_ms }, entry.clone());
+        // Two for each that comes: there may be many of a busy time.
+        for _ in 0..2 {
+            let kept = self.order.len();
+            let may_go = |first: &mut Kept| {
+                let is_old = now_ms.saturating_sub(first.at_ms) >= KEPT_MS;
+                kept > OPERATIONS_MAX || kept > OPERATIONS_KEPT && is_old
+            };
+            let Some(old) = self.order.pop_front_if(may_go) else { break };
+            self.results.remove(&old.id);
+            self.trimmed.push(old.number);
         }
         reply(entry)
     }
 
-    fn insert(&mut self, number: u64, id: OpId, entry: Option<Attr>) {
+    fn insert(&mut self, kept: Kept, entry: Option<Attr>) {
+        let Kept { number, id, .. } = kept;
         self.results.insert(id, entry);
-        self.order.push_back((number, id));
+        self.order.push_back(kept);
         self.next = self.next.max(number.saturating_add(1));
     }
 
@@ -50,7 +69,7 @@ impl Operations {
     pub fn load(&mut self, key: &[u8], bytes: &[u8]) -> Result<(), StoreError> {
         let (number, _) = split_number(key)?;
         let record: OperationRecord = decode(bytes, "a change's result")?;
-        self.insert(number, record.id, record.entry);
+        self.insert(Kept { number, id: record.id, at_ms: 0 }, record.entry);
         Ok(())
     }
 
@@ -70,4 +89,56 @@ impl Operations {
 
 fn reply(entry: Option<Attr>) -> ManagerReply {
     entry.map_or(ManagerReply::Done, ManagerReply::Entry)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(number: u64) -> OpId {
+        OpId(u128::from(number).to_be_bytes())
+    }
+
+    fn keep(operations: &mut Operations, numbers: std::ops::Range<u64>, now_ms: u64) {
+        numbers.for_each(|number| drop(operations.keep(id(number), None, now_ms)));
+    }
+
+    #[test]
+    fn a_result_stays_for_as_long_as_its_change_may_be_repeated_however_many_follow() {
+        let mut operations = Operations::default();
+        keep(&mut operations, 0..20_000, 0);
+        keep(&mut operations, 20_000..40_000, KEPT_MS - 1);
+        assert!(operations.answer(&id(0)).is_some());
+        keep(&mut operations, 40_000..60_000, KEPT_MS);
+        assert!(operations.answer(&id(19_999)).is_none() && operations.answer(&id(20_000)).is_some());
+        assert_eq!((operations.order.len(), operations.results.len()), (40_000, 40_000));
+        let mut batch = Batch::default();
+        operations.take_changes(&mut batch);
+        let mut loaded = Operations::default();
+        let mut stored = std::collections::BTreeMap::new();
+        for (key, record) in batch.changes() {
+            match record {
+                Some(record) => stored.insert(key.clone(), record.clone()),
+                None => stored.remove(key),
+            };
+        }
+        stored.iter().for_each(|(key, record)| loaded.load(&key[1..], record).unwrap());
+        assert!(loaded.answer(&id(20_000)).is_some() && loaded.answer(&id(19_999)).is_none());
+        // Of before the start, they have their time from then on; few of a quiet time stay longer.
+        keep(&mut loaded, 60_000..60_001, KEPT_MS - 1);
+        assert_eq!(loaded.order.len(), 40_001);
+        keep(&mut loaded, 60_001..80_001, 10 * KEPT_MS);
+        keep(&mut loaded, 80_001..100_001, 20 * KEPT_MS);
+        keep(&mut loaded, 100_001..100_002, 30 * KEPT_MS);
+        assert!(loaded.order.len() > OPERATIONS_KEPT);
+        (100_002..120_000).for_each(|number| keep(&mut loaded, number..number + 1, number * KEPT_MS));
+        assert_eq!(loaded.order.len(), OPERATIONS_KEPT);
+    }
+
+    #[test]
+    fn results_are_bounded_however_fast_they_come() {
+        let mut operations = Operations::default();
+        keep(&mut operations, 0..OPERATIONS_MAX as u64 + 10, 0);
+        assert_eq!((operations.order.len(), operations.results.len()), (OPERATIONS_MAX, OPERATIONS_MAX));
+    }
 }

@@ -298,8 +298,8 @@ impl Core {
             let Some(chunk) = handed.or_else(|| self.locations.take_ready(source)) else { break };
             let hosts = hosts.get_or_insert_with(|| Hosts::new(&self.registry));
             match self.make(chunk, source, hosts, now) {
-                Some(command) => commands.push(command),
-                None => self.locations.block(&chunk, source, &self.registry),
+                Ok(command) => commands.push(command),
+                Err(care) => self.locations.block(&chunk, source, care, &self.registry),
             }
         }
         commands
@@ -314,19 +314,22 @@ impl Core {
         for _ in 0..self.locations.blocked(source).min(BLOCKED_LOOKED_AT) {
             let Some(chunk) = self.locations.take_blocked(source) else { break };
             let hosts = hosts.get_or_insert_with(|| Hosts::new(&self.registry));
-            if let Some(command) = self.make(chunk, source, hosts, now) {
-                self.locations.unblock(source);
-                return vec![command];
+            match self.make(chunk, source, hosts, now) {
+                Ok(command) => {
+                    self.locations.unblock(source);
+                    return vec![command];
+                }
+                Err(care) => self.locations.block(&chunk, source, care, &self.registry),
             }
-            self.locations.block(&chunk, source, &self.registry);
         }
         Vec::new()
     }
 
-    /// The order to `source` to make what the chunk lacks, as far as there are benefactors with room for it; `None` if there is
-    /// none, another one should make it, or nothing is lacking any more.
-    fn make(&mut self, id: ChunkId, source: BenefactorId, hosts: &Hosts, now: Now) -> Option<Command> {
-        let Plan { mut from, make, taken } = self.plan(&id, hosts)?;
+    /// The order to `source` to make what the chunk lacks, as far as there are benefactors with room for it. Else what becomes of the
+    /// chunk: `Blocked` if there is none, or nothing is lacking any more; `Postponed` if another one should make it, or the only ones with
+    /// room are avoided.
+    fn make(&mut self, id: ChunkId, source: BenefactorId, hosts: &Hosts, now: Now) -> Result<Command, Care> {
+        let Plan { mut from, make, taken } = self.plan(&id, hosts).ok_or(Care::Blocked)?;
         // One that its owner has paused, or whose disk the owner's work needs, only where nobody else can.
         let is_to_rest = |held: &Held| {
             self.registry.get(held.benefactor).is_some_and(|one| {
@@ -336,20 +339,20 @@ impl Core {
         from.sort_by_key(|held| {
             (self.copies.is_tried(&id, held), is_to_rest(held), held.benefactor != source)
         });
-        let Held { benefactor, encoding, .. } = *from.first()?;
+        let Held { benefactor, encoding, .. } = *from.first().ok_or(Care::Blocked)?;
         if benefactor != source {
             self.copies.hand(id, benefactor);
-            return None;
+            return Err(Care::Postponed);
         }
         if encoding.code.is_copy() {
             from.truncate(1); // Each copy suffices alone.
         }
         let holders = taken.clone();
-        let chunk = self.locations.get(&id)?;
+        let chunk = self.locations.get(&id).ok_or(Care::Blocked)?;
         // Who is to let go of the chunk isn't given it anew.
-        let avoid = taken.into_iter().chain(chunk.owing()).chain(self.copies.avoided(source));
-        let avoid: Vec<BenefactorId> = avoid.collect();
-        let turn = u64::from_le_bytes(*id.0.first_chunk::<8>()?);
+        let never: Vec<BenefactorId> = taken.into_iter().chain(chunk.owing()).collect();
+        let avoid: Vec<BenefactorId> = never.iter().copied().chain(self.copies.avoided(source)).collect();
+        let turn = u64::from_le_bytes(*id.0.first_chunk::<8>().ok_or(Care::Blocked)?);
         let bytes = u64::from(chunk.length);
         // A chunk that survives a loss waits for those that are busy; one that doesn't, they take.
         let survives = distance(held(chunk.staying(&self.registry), &self.registry)) > 1;
@@ -369,14 +372,17 @@ impl Core {
         };
         let sources: Vec<SourceBlock> = from.iter().filter_map(source_block).collect();
         if blocks.is_empty() {
-            return None;
+            let others = Wish { avoid: &never, ..wish };
+            let is_avoided =
+                never.len() < avoid.len() && !self.destinations(&hosts.all, &others, &holders).is_empty();
+            return Err(if is_avoided { Care::Postponed } else { Care::Blocked });
         }
         let to = blocks.iter().map(|block| block.to).collect();
         let bytes = bytes.saturating_mul(blocks.len() as u64);
         let until_ms = now.ms + COPY_LATE_MS;
         self.copies.start(id, Running { from: source, encoding, to, bytes, until_ms });
         self.locations.care_for(&id, Care::Copied, &self.registry);
-        Some(Command::Make(Make { chunk: id, from: sources, blocks }))
+        Ok(Command::Make(Make { chunk: id, from: sources, blocks }))
     }
 
     /// What should be made anew of a chunk, and from what: not from what failed, if there is anything else.

@@ -186,6 +186,11 @@ impl Sessions {
         client.sessions.iter().copied().collect()
     }
 
+    /// Nobody's silence means anything until now.
+    pub fn hear_all(&mut self, now_ms: u64) {
+        self.clients.values_mut().for_each(|client| client.heard_ms = now_ms);
+    }
+
     /// Sessions of clients that were silent for `lease_ms`.
     pub fn expired(&self, now_ms: u64, lease_ms: u64) -> Vec<SessionId> {
         let silent = |client: &&Client| now_ms.saturating_sub(client.heard_ms) >= lease_ms;

@@ -8,6 +8,9 @@ use super::aggregates::Replaced;
 use super::inode::{Body, Version};
 use super::namespace::{Namespace, Reference};
 
+/// Versions of a file, the newest first, among which that of a last commit whose answer was lost is looked for: others may have committed since.
+const OTHERS_BETWEEN_MAX: usize = 256;
+
 impl Namespace {
     /// The versions of a file, oldest first; only the newest 65,536, if there are more.
     pub fn versions_of(&self, ino: Ino) -> Result<Vec<VersionInfo>, Failure> {
@@ -38,10 +41,12 @@ impl Namespace {
 
     /// Makes `version` the newest of the file, in place of what its session committed before; tells its position.
     pub fn commit(&mut self, ino: Ino, version: Version) -> Result<(VersionInfo, TimeNs), Failure> {
-        if let Some((number, newest)) = self.file(ino)?.newest()
-            && is_repeated(newest, &version)
-        {
-            return Ok((newest.info(number), newest.position));
+        // A session may commit the same once more on purpose, unless it was to be its last commit.
+        let looked_at = if version.state == VersionState::Open { 1 } else { OTHERS_BETWEEN_MAX };
+        let kept = |(_, known): &(&u64, &Version)| known.state != VersionState::Lost;
+        let mut newest_first = self.file(ino)?.versions.iter().rev().filter(kept).take(looked_at);
+        if let Some((number, known)) = newest_first.find(|(_, known)| is_repeated(known, &version)) {
+            return Ok((known.info(*number), known.position));
         }
         let (session, state, mtime, position) =
             (version.session, version.state, version.mtime, version.position);
@@ -284,11 +289,11 @@ fn regraded(version: &mut Version, wanted: u8) -> [Reference; 2] {
 }
 
 /// Whether a commit was answered before and the answer lost.
-fn is_repeated(newest: &Version, version: &Version) -> bool {
-    newest.session == version.session
-        && newest.state == version.state
-        && (newest.size, newest.mtime) == (version.size, version.mtime)
-        && newest.root == version.root
+fn is_repeated(known: &Version, version: &Version) -> bool {
+    known.session == version.session
+        && known.state == version.state
+        && (known.size, known.mtime) == (version.size, version.mtime)
+        && known.root == version.root
 }
 
 fn no_version(ino: Ino, number: u64) -> Failure {

@@ -38,36 +38,67 @@ impl Walk {
             _ => false,
         }
     }
+
+    /// Whether a part of it was done.
+    fn is_begun(self) -> bool {
+        match self {
+            Self::All(from) => from > 0,
+            Self::Benefactor(_, from) => from.is_some(),
+            Self::AtRisk(after) => after.is_some(),
+            // Whoever owes space is looked at as it is by now.
+            Self::Owed(_) | Self::Grade(_) => false,
+        }
+    }
 }
+
+/// Kinds of work beside requests.
+const KINDS: u8 = 4;
 
 /// Walks that have not come to their end.
 #[derive(Debug, Default)]
-pub(super) struct Walks(VecDeque<Walk>);
+pub(super) struct Walks {
+    queue: VecDeque<Walk>,
+    /// The kind of work that is next: all take turns, so that none of them is held up by another that always has something to do.
+    turn: u8,
+}
 
 impl Core {
-    /// Begins a walk; one that is under way begins anew.
+    /// Has something gone through. A walk that is under way goes on to its end, and another one follows: if it began anew each time, what
+    /// happens again and again would let none come to an end.
     pub(super) fn walk(&mut self, walk: Walk) {
-        self.walks.0.retain(|other| !walk.is_like(*other));
-        self.walks.0.push_back(walk);
+        let mut waiting = self.walks.queue.iter_mut();
+        match waiting.find(|other| !other.is_begun() && walk.is_like(**other)) {
+            Some(same) => *same = walk,
+            None => self.walks.queue.push_back(walk),
+        }
     }
 
     /// Does a part of what is due, in a few milliseconds. Tells whether there is more to do at once.
     pub fn work(&mut self, now: Now) -> bool {
         self.set_clock(now);
-        self.walk_on() || self.look_on(now) || self.empty_memory(now) || self.collect_by_itself(now)
+        (0..KINDS).any(|_| {
+            let kind = self.walks.turn;
+            self.walks.turn = (kind + 1) % KINDS;
+            match kind {
+                0 => self.walk_on(),
+                1 => self.look_on(now),
+                2 => self.empty_memory(now),
+                _ => self.collect_by_itself(now),
+            }
+        })
     }
 
     /// Whether what happened was not counted yet for all chunks that it concerns.
     pub fn is_walking(&self) -> bool {
-        !self.walks.0.is_empty()
+        !self.walks.queue.is_empty()
     }
 
     /// Goes on with a walk; false if none is under way.
     pub fn walk_on(&mut self) -> bool {
-        let Some(walk) = self.walks.0.pop_front() else { return false };
+        let Some(walk) = self.walks.queue.pop_front() else { return false };
         if let Walk::Owed(look) = walk {
             let rest = self.look_at_owed(look);
-            self.walks.0.extend(rest.map(Walk::Owed));
+            self.walks.queue.extend(rest.map(Walk::Owed));
             return true;
         }
         let (locations, registry, steps) = (&mut self.locations, &self.registry, self.setting.steps);
@@ -87,7 +118,7 @@ impl Core {
             }
         };
         if let Some(rest) = rest {
-            self.walks.0.push_front(rest);
+            self.walks.queue.push_front(rest);
         }
         true
     }
@@ -97,8 +128,8 @@ impl Core {
         self.grade(first);
         // The versions of each may have many chunks.
         for _ in 1..self.setting.steps.div_ceil(16) {
-            let Some(Walk::Grade(ino)) = self.walks.0.front().copied() else { return };
-            self.walks.0.pop_front();
+            let Some(Walk::Grade(ino)) = self.walks.queue.front().copied() else { return };
+            self.walks.queue.pop_front();
             self.grade(ino);
         }
     }
@@ -109,7 +140,7 @@ impl Core {
         match &inode.body {
             Body::Directory(directory) => {
                 let below: Vec<Ino> = directory.entries.values().copied().collect();
-                below.into_iter().for_each(|ino| self.walks.0.push_front(Walk::Grade(ino)));
+                below.into_iter().for_each(|ino| self.walks.queue.push_front(Walk::Grade(ino)));
             }
             Body::File(_) => {
                 self.namespace.grade(ino);
@@ -118,5 +149,36 @@ impl Core {
             }
             Body::Symlink(_) | Body::Meeting(_) => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stdchk_model::message::manager::StoredBlock;
+    use stdchk_model::{BlockId, ChunkId, PoolId};
+
+    use super::*;
+    use crate::core::{Setting, Timing};
+
+    #[test]
+    fn a_walk_that_is_asked_for_at_each_step_comes_to_its_end() {
+        let (new_pool, owner, timing) = (PoolId([7; 16]), (0, 0), Timing::default());
+        let mut core = Core::empty(Setting { new_pool, owner, pid: 1, start: 1, timing, steps: 2 });
+        let at = core.registry.add_for_test();
+        for number in 0..10_u8 {
+            let block = BlockId::plain(ChunkId([number; 32]));
+            core.locations.confirm(&StoredBlock { block, plain_length: 10, stored_length: 10 }, at, 0, 0);
+        }
+        let mut ends = 0;
+        for _ in 0..60 {
+            core.walk(Walk::Benefactor(at, None));
+            let before = core.walks.queue.len();
+            core.walk_on();
+            ends += usize::from(core.walks.queue.len() < before);
+            assert!(core.walks.queue.len() <= 2, "one is under way, and one follows");
+        }
+        assert_eq!(ends, 10, "each has five steps, and a last one that finds nothing");
+        while core.walk_on() {}
+        assert!(!core.is_walking());
     }
 }

@@ -176,6 +176,24 @@ fn copies_that_no_benefactor_is_there_for_are_not_waited_for() {
     packed.open_container().unwrap();
     packed.pool.secure(PACKER, &PACKED, &[1]);
     packed.pool.commit(PACKER, &PACKED).unwrap();
+    let refused = packed.swap().unwrap_err();
+    assert_eq!(
+        refused.code,
+        ErrorCode::Unavailable,
+        "those that are silent for some seconds come back: {refused}"
+    );
+    packed.pool.pass_alive(30_000, &[1]);
+    assert_eq!(packed.swap(), Ok(ManagerReply::Done));
+}
+
+#[test]
+fn copies_that_are_not_to_stay_where_they_are_count_for_no_container() {
+    let mut packed = Packed::with_container();
+    packed.pool.failed.insert(2);
+    packed.pool.beat(2, &[], &[]);
+    let refused = packed.swap().unwrap_err();
+    assert_eq!(refused.code, ErrorCode::Unavailable, "{refused}");
+    packed.pool.beat(0, &PACKED, &[]);
     assert_eq!(packed.swap(), Ok(ManagerReply::Done));
 }
 

@@ -1,7 +1,7 @@
 //! Benefactors whose machines are said to go soon: what they have is made elsewhere, the most endangered first, and nothing is deleted.
 
 use crate::harness::{Pool, chunk, empty_load, session};
-use stdchk_model::message::benefactor::{BenefactorLoad, Command, Goes, Notice, OwnerWish};
+use stdchk_model::message::benefactor::{BenefactorLoad, Command, FailedCopy, Goes, Notice, OwnerWish};
 use stdchk_model::message::manager::{Change, FileKind, ManagerReply, ManagerRequest};
 use stdchk_model::{BenefactorId, ErrorCode, Incarnation, Ino, MachineId};
 
@@ -259,4 +259,60 @@ fn an_owners_wish_to_leave_holds_beside_a_notice() {
     pool.beat_with(0, load(1000, Some(Notice::default())));
     assert_eq!((pool.collect(), pool.locate(1)), (Ok(0), vec![1, 2]), "it gives back what it has");
     assert_eq!(pool.beat_with(0, load(0, Some(Notice::default()))), [Command::Forgotten]);
+}
+
+/// A heartbeat of a benefactor with a notice, which could not put a chunk at another one.
+fn beat_failed(pool: &mut Pool, number: u32, chunk_number: u32, to: u32) {
+    let copies_failed = vec![FailedCopy { chunk: chunk(chunk_number), to: Some(BenefactorId(to)) }];
+    let request = ManagerRequest::Heartbeat {
+        id: BenefactorId(number),
+        registration: pool.first_registration(number),
+        load: BenefactorLoad { notice: Some(Notice::default()), ..empty_load() },
+        durable_sequence: pool.told,
+        added: Vec::new(),
+        removed: Vec::new(),
+        damaged: 0,
+        copies_failed,
+        put_sequence: pool.receipts,
+    };
+    pool.ask(request).unwrap();
+}
+
+#[test]
+fn what_failed_a_moment_ago_is_waited_for_and_what_nobody_can_take_is_not() {
+    let mut pool = stored_at(2, &[0]);
+    pool.going.insert(0);
+    let mut orders = made(&pool.beat(0, &[], &[]));
+    orders.extend(made(&pool.beat(0, &[], &[])));
+    assert_eq!(orders, [(1, 1)]);
+    beat_failed(&mut pool, 0, 1, 1);
+    for _ in 0..4 {
+        assert!(!asked(&mut pool, 0).may_end, "the only one with room is avoided for some seconds");
+        pool.pass(1_000);
+        pool.beat(1, &[], &[]);
+    }
+    pool.pass(1_000);
+    assert_eq!(made(&pool.beat(0, &[], &[])), [(1, 1)]);
+    assert!(!asked(&mut pool, 0).may_end);
+    beat_failed(&mut pool, 0, 1, 1);
+    pool.beat_with_free(1, 0);
+    assert!(asked(&mut pool, 0).may_end, "the other one is full");
+    pool.beat_with_free(1, 1 << 30);
+    assert!(!asked(&mut pool, 0).may_end);
+}
+
+#[test]
+fn what_another_one_is_asked_to_copy_is_waited_for() {
+    let mut pool = stored_at(3, &[0, 1]);
+    // Its owner has paused it: others make copies where they can.
+    pool.wishes.insert(0, OwnerWish::Pause);
+    pool.going.insert(0);
+    pool.beat(0, &[], &[]);
+    for _ in 0..3 {
+        assert!(!asked(&mut pool, 0).may_end);
+    }
+    assert_eq!(made(&pool.beat(1, &[], &[])), [(1, 2)]);
+    assert!(!asked(&mut pool, 0).may_end);
+    pool.beat(2, &[1], &[]);
+    assert!(asked(&mut pool, 0).may_end);
 }

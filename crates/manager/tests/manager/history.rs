@@ -1,12 +1,12 @@
 //! A manager that was set back to an older copy of its store notices by what benefactors remember, and touches nothing
 //! until it is told to go on (I4, I7).
 
-use crate::harness::Pool;
+use crate::harness::{CLIENT, Pool, session};
 use stdchk_manager::core::Follows;
 use stdchk_manager::store::MemoryStore;
 use stdchk_model::message::benefactor::Command;
-use stdchk_model::message::manager::{FileKind, ManagerRequest, Moment};
-use stdchk_model::{BenefactorId, ErrorCode, Ino};
+use stdchk_model::message::manager::{FileKind, ManagerReply, ManagerRequest, Moment, VersionState};
+use stdchk_model::{BenefactorId, ErrorCode, Ino, SessionId};
 
 /// What one benefactor of these tests remembers, as a real one does: what it is ordered to.
 fn remembered(commands: &[Command]) -> Option<Moment> {
@@ -214,4 +214,66 @@ fn the_benefactors_with_the_lowest_numbers_are_keepers() {
         assert_eq!(may_follow(&mut pool, number, None), number < 7, "{number}");
     }
     assert!(pool.core.may_follow(BenefactorId(0), 0, None).is_err(), "it must register");
+}
+
+/// A pool whose store is an older copy that has a file with a version of session 1 which nobody has ended; the file, and what benefactor 0
+/// remembers.
+fn older_with_open_file() -> (Pool, Ino, Moment) {
+    let mut pool = Pool::with_benefactors(1);
+    let file = pool.make(Ino::ROOT, "old", FileKind::File);
+    pool.open(1, file);
+    pool.secure(1, &[1], &[0]);
+    pool.commit(1, &[1]).unwrap();
+    let copy = pool.store.copy();
+    pool.make(Ino::ROOT, "new", FileKind::Directory);
+    let moment = remembered(&pool.beat_whole(0, &[1], &[])).unwrap();
+    older(&mut pool, &copy);
+    (pool, file, moment)
+}
+
+fn state(pool: &mut Pool, file: Ino) -> VersionState {
+    pool.versions(file).last().unwrap().state
+}
+
+fn sessions(pool: &mut Pool) -> Vec<SessionId> {
+    match pool.ask(ManagerRequest::KeepAlive(CLIENT)).unwrap() {
+        ManagerReply::Sessions(sessions) => sessions,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn writers_have_their_lease_to_come_back_from_the_decision_on() {
+    for comes_back in [true, false] {
+        let (mut pool, file, moment) = older_with_open_file();
+        come_back(&mut pool, moment);
+        assert_eq!(state(&mut pool, file), VersionState::Open, "nothing is written");
+        pool.ask(ManagerRequest::AcceptOlderStore).unwrap();
+        pool.pass(29_000);
+        assert_eq!(state(&mut pool, file), VersionState::Open);
+        if comes_back {
+            pool.open(1, file);
+        }
+        pool.pass_alive(3_000, &[]);
+        let expected = if comes_back { VersionState::Open } else { VersionState::Interrupted };
+        assert_eq!(state(&mut pool, file), expected);
+    }
+}
+
+#[test]
+fn sessions_outlive_a_silence_while_set_back_and_one_that_is_closed_leaves_its_version_as_it_is() {
+    let (mut pool, file, moment) = older_with_open_file();
+    for number in [1, 2] {
+        pool.open(number, file);
+    }
+    come_back(&mut pool, moment);
+    let close = ManagerRequest::CloseSession { session: session(1), interrupted: false };
+    assert_eq!(pool.ask(close).unwrap_err().code, ErrorCode::Denied);
+    assert_eq!((state(&mut pool, file), sessions(&mut pool)), (VersionState::Open, vec![session(2)]));
+    pool.pass(100_000);
+    pool.ask(ManagerRequest::AcceptOlderStore).unwrap();
+    pool.pass(29_000);
+    assert_eq!(sessions(&mut pool), [session(2)]);
+    pool.pass_alive(2_000, &[]);
+    assert_eq!((state(&mut pool, file), sessions(&mut pool)), (VersionState::Interrupted, vec![session(2)]));
 }

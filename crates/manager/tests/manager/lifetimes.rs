@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use crate::harness::{CLIENT, Pool};
+use crate::harness::{CLIENT, Pool, empty_load};
 use stdchk_manager::store::Table;
+use stdchk_model::message::benefactor::{BenefactorLoad, OwnerWish};
 use stdchk_model::message::manager::{Change, FileKind, ManagerReply, ManagerRequest, SetFate, SetState};
-use stdchk_model::{ErrorCode, Ino};
+use stdchk_model::{BenefactorId, ErrorCode, Ino};
 
 /// A folder whose sets have one file for each rank, each of one chunk with two copies.
 struct Job {
@@ -194,6 +195,44 @@ fn what_is_lost_between_two_steps_stops_the_removal() {
     job.pool.change(Change::Unlink { parent: job.folder, name: "app.N0.T100".to_owned() }).unwrap();
     job.settle();
     assert_eq!(job.left(), [99, 100], "its owner removed a file of the newest one");
+}
+
+/// What makes benefactor 0 one to which nobody trusts what is there.
+const DOUBTS: [fn(&mut Pool); 3] = [
+    |pool| pool.going.extend([0]),
+    |pool| pool.failed.extend([0]),
+    |pool| pool.wishes.extend([(0, OwnerWish::Damaged)]),
+];
+
+#[test]
+fn a_set_where_it_is_not_to_stay_takes_the_place_of_none() {
+    for doubt in DOUBTS {
+        let mut job = Job::new(1);
+        [("ranks", "1"), ("redundancy", "replicate:1"), ("lifetime", "replace:1")]
+            .into_iter()
+            .for_each(|(key, value)| job.set(key, value));
+        job.checkpoint_at(1, &[1]);
+        doubt(&mut job.pool);
+        let newest = job.checkpoint_at(2, &[0]);
+        job.pool.beat(0, &newest, &[]);
+        job.settle();
+        assert_eq!(job.left(), [1, 2], "the newest one lies where it is not to stay");
+        job.pool.beat(1, &newest, &[]);
+        job.settle();
+        assert_eq!(job.left(), [2]);
+    }
+}
+
+#[test]
+fn where_sets_are_no_longer_to_stay_stops_the_removal_of_others() {
+    for doubt in DOUBTS {
+        let mut job = hundred_that_go();
+        doubt(&mut job.pool);
+        job.pool.beat(0, &[], &[]);
+        let before = job.left();
+        job.settle();
+        assert_eq!(job.left(), before, "each has but one copy that stays");
+    }
 }
 
 #[test]
@@ -472,6 +511,34 @@ fn hundred_that_go() -> Job {
         assert!(job.pool.core.work(job.pool.now), "there is more to do");
     }
     job
+}
+
+#[test]
+fn an_owner_that_changes_its_mind_all_the_time_holds_up_no_lifetime() {
+    let mut job = Job::with(2, "keep");
+    (1..=101).for_each(|timestep| drop(job.checkpoint(timestep)));
+    job.set("lifetime", "replace:1");
+    let mut rounds = 0;
+    while job.left().len() > 1 {
+        let wish = if rounds % 2 == 0 { OwnerWish::Drain } else { OwnerWish::Serve };
+        let request = ManagerRequest::Heartbeat {
+            id: BenefactorId(1),
+            registration: job.pool.first_registration(1),
+            load: BenefactorLoad { wish, ..empty_load() },
+            durable_sequence: job.pool.told,
+            added: Vec::new(),
+            removed: Vec::new(),
+            damaged: 0,
+            copies_failed: Vec::new(),
+            put_sequence: job.pool.receipts,
+        };
+        // All that it has is to be gone through.
+        job.pool.ask_in_memory(request).unwrap();
+        assert!(job.pool.core.is_walking());
+        job.pool.core.work(job.pool.now);
+        rounds += 1;
+        assert!(rounds < 1_000, "{} are left", job.left().len());
+    }
 }
 
 #[test]

@@ -93,3 +93,51 @@ fn a_member_registers_as_many_benefactors_as_one_may_and_those_again_after_a_res
         register(&mut pool, None, 1000 + number, &Asker::default()).unwrap();
     }
 }
+
+#[test]
+fn memory_that_is_lost_is_none_of_those_that_a_member_may_have_and_goes_after_an_hour() {
+    let mut pool = Pool::new();
+    pool.in_memory.insert(0);
+    let member = Asker { member: Some(MemberId([1; 16])), user: None };
+    // Each is that of a machine that was started again, and comes with a secret of its own.
+    let register = |pool: &mut Pool, id: Option<u32>, number: u8| {
+        let request = pool.registration(id, Incarnation(7), None);
+        match pool.ask_as(&member, request.introduced(&BenefactorSecret([number; 32]))) {
+            Ok(ManagerReply::Registered { id, .. }) => Ok(id.0),
+            Ok(other) => panic!("{other:?}"),
+            Err(failure) => Err(failure.code),
+        }
+    };
+    let numbers =
+        |pool: &mut Pool| pool.status().benefactors.iter().map(|info| info.id.0).collect::<Vec<_>>();
+    for number in 0..64 {
+        assert_eq!(register(&mut pool, None, number), Ok(u32::from(number)));
+    }
+    assert_eq!(register(&mut pool, None, 64), Err(ErrorCode::Denied));
+    pool.pass(31_000);
+    assert_eq!(register(&mut pool, None, 64), Ok(64));
+    assert_eq!(numbers(&mut pool).len(), 65, "they may come back");
+    pool.pass(3_570_000);
+    assert_eq!(numbers(&mut pool), [64]);
+    pool.restart();
+    assert_eq!(numbers(&mut pool), [64]);
+    assert_eq!(register(&mut pool, Some(3), 3), Ok(3), "it comes back after all");
+    assert_eq!(register(&mut pool, None, 70), Ok(65), "no number is given twice");
+}
+
+#[test]
+fn numbers_do_not_end_with_the_number_of_benefactors_that_there_may_be() {
+    let mut pool = Pool::new();
+    let register = |pool: &mut Pool, id: u32| {
+        let request = pool.registration(Some(id), Incarnation(7), None);
+        pool.ask(request.introduced(&BenefactorSecret(*blake3::hash(&id.to_le_bytes()).as_bytes()))).map(drop)
+    };
+    // The store is an older copy: they have numbers that it doesn't know.
+    for id in [60_000, 120_000, 180_000] {
+        register(&mut pool, id).unwrap();
+    }
+    assert_eq!(pool.register(None), BenefactorId(180_001));
+    for id in [u32::MAX, 300_000] {
+        assert_eq!(register(&mut pool, id).unwrap_err().code, ErrorCode::Invalid);
+    }
+}

@@ -570,7 +570,7 @@ fn what_was_closed_early_and_never_committed_stays_on_record_and_readers_pass_it
         pool.open(number, file);
         closing(&mut pool, number, 77);
         match ends {
-            true => pool.close(number),
+            true => pool.interrupt(number),
             // Its mount falls silent.
             false => pool.pass(31_000),
         }
@@ -606,8 +606,22 @@ fn a_commit_after_an_early_close_leaves_no_loss_and_a_further_close_counts_anew(
     pool.secure(2, &[2], &[0]);
     pool.commit(2, &[2]).unwrap();
     closing(&mut pool, 2, 6);
-    pool.close(2);
+    pool.interrupt(2);
     assert_eq!(pool.status().versions_lost, 1);
+}
+
+#[test]
+fn a_close_of_which_the_manager_hears_after_the_commit_leaves_no_loss() {
+    let (mut pool, _, file) = pool_with_file();
+    pool.open(1, file);
+    // Two descriptors are closed at the same time; the commit after the first word takes in all that was written.
+    closing(&mut pool, 1, 1000);
+    pool.secure(1, &[1], &[0]);
+    pool.commit(1, &[1]).unwrap();
+    closing(&mut pool, 1, 1000);
+    pool.close(1);
+    assert_eq!(pool.status().versions_lost, 0);
+    assert_eq!(states(&mut pool, file), [(1, 1000, VersionState::Closed)]);
 }
 
 #[test]
@@ -617,7 +631,7 @@ fn a_lost_file_that_is_renamed_onto_another_is_empty_and_does_not_show_what_it_r
     let other = pool.make(folder, "tmp", FileKind::File);
     pool.open(2, other);
     closing(&mut pool, 2, 77);
-    pool.close(2);
+    pool.interrupt(2);
     pool.change(rename(folder, "tmp", folder, "app.N0.T1")).unwrap();
     assert_eq!(
         states(&mut pool, other).last().map(|(_, size, state)| (*size, *state)),
@@ -648,4 +662,44 @@ fn a_commit_that_is_the_last_one_finishes_its_version_in_the_same_step() {
     assert_eq!(pool.ask(commit).unwrap(), first, "its answer was lost");
     pool.pass(31_000);
     assert_eq!(states(&mut pool, file), [(1, map.size(), VersionState::Closed)]);
+}
+
+#[test]
+fn a_commit_whose_answer_was_lost_is_done_once_though_others_have_committed_since() {
+    for state in [VersionState::Open, VersionState::Closed] {
+        let (mut pool, _, file) = pool_with_file();
+        let commit = |pool: &mut Pool, number: u8| {
+            let map = map_of(&[chunk(u32::from(number))]);
+            let request = ManagerRequest::Commit {
+                session: session(number),
+                root: MapRoot::Inline { map: map.encode() },
+                size: map.size(),
+                mtime: 5,
+                stored_bytes: 0,
+                named: Vec::new(),
+                named_before: 0,
+                state,
+                hole_bytes: 0,
+                receipts: Vec::new(),
+                key: None,
+            };
+            match pool.ask(request).unwrap() {
+                ManagerReply::Version { info: Some(info), .. } => info.version,
+                other => panic!("{other:?}"),
+            }
+        };
+        for number in [1, 2] {
+            pool.open(number, file);
+            pool.secure(number, &[u32::from(number)], &[0]);
+        }
+        assert_eq!((commit(&mut pool, 1), commit(&mut pool, 2)), (1, 2));
+        let again = commit(&mut pool, 1);
+        let numbers: Vec<u64> = pool.versions(file).iter().map(|info| info.version).collect();
+        let expected = match state {
+            // It may be meant to be the newest one.
+            VersionState::Open => (3, vec![2, 3]),
+            _ => (1, vec![1, 2]),
+        };
+        assert_eq!((again, numbers), expected, "each session leaves one version");
+    }
 }

@@ -66,10 +66,10 @@ impl Locations {
         registry: &Registry,
     ) -> Option<usize> {
         for _ in 0..steps {
-            let owed = self.owed.entry(id).or_default();
-            if owed.bytes >= bytes {
+            if self.owed_at(id) >= bytes {
                 return None;
             }
+            let owed = self.owed.entry(id).or_default();
             let listed = self.held_at.get(&id).map_or(&[][..], Vec::as_slice);
             let place = if owed.next < listed.len() { owed.next } else { 0 };
             owed.next = place + 1;

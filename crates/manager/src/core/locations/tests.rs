@@ -22,7 +22,9 @@ enum Event {
     Refer(u8, u8, TimeNs),
     Unname(u8),
     Forget(u8),
-    Take(u32),
+    Take(u32, bool),
+    TakeBlocked(u32),
+    Unblock(u32),
     Care(u8, Care),
     Silent(u32),
     Heard(u32),
@@ -44,7 +46,9 @@ fn event() -> impl Strategy<Value = Event> {
         (chunk.clone(), 1..4u8, 1..9i64).prop_map(|(chunk, wanted, at)| Event::Refer(chunk, wanted, at)),
         chunk.clone().prop_map(Event::Unname),
         chunk.clone().prop_map(Event::Forget),
-        benefactor.clone().prop_map(Event::Take),
+        (benefactor.clone(), any::<bool>()).prop_map(|(at, soon)| Event::Take(at, soon)),
+        benefactor.clone().prop_map(Event::TakeBlocked),
+        benefactor.clone().prop_map(Event::Unblock),
         (chunk, care).prop_map(|(chunk, care)| Event::Care(chunk, care)),
         benefactor.clone().prop_map(Event::Silent),
         benefactor.clone().prop_map(Event::Heard),
@@ -112,11 +116,18 @@ fn apply(locations: &mut Locations, registry: &mut Registry, named: &mut Named, 
                 assert!(locations.get(&id(chunk)).is_none());
             }
         }
-        Event::Take(at) => {
+        Event::Take(at, soon) => {
+            let care = if soon { Care::Postponed } else { Care::Blocked };
             if let Some(chunk) = locations.take_ready(BenefactorId(at)) {
-                locations.block(&chunk, BenefactorId(at), registry);
+                locations.block(&chunk, BenefactorId(at), care, registry);
             }
         }
+        Event::TakeBlocked(at) => {
+            if let Some(chunk) = locations.take_blocked(BenefactorId(at)) {
+                locations.block(&chunk, BenefactorId(at), Care::Blocked, registry);
+            }
+        }
+        Event::Unblock(at) => locations.unblock(BenefactorId(at)),
         Event::Care(chunk, care) => locations.care_for(&id(chunk), care, registry),
         Event::Silent(at) => registry.get_mut(BenefactorId(at)).unwrap().heard_ms = 0,
         Event::Heard(at) => registry.get_mut(BenefactorId(at)).unwrap().heard_ms = now_ms,
@@ -151,8 +162,16 @@ fn apply(locations: &mut Locations, registry: &mut Registry, named: &mut Named, 
             walk(locations, registry, BenefactorId(at));
         }
     }
+    follow(locations, registry, now_ms);
+}
+
+/// What follows from who is seen in another way than before.
+fn follow(locations: &mut Locations, registry: &mut Registry, now_ms: u64) {
     let changes = registry.update_states(now_ms, &Timing::default());
     changes.seen.iter().for_each(|at| walk(locations, registry, *at));
+    if changes.seen.is_empty() {
+        return;
+    }
     let mut after = None;
     while let Some(next) = locations.walk_at_risk(after, 1, registry) {
         after = Some(next);
@@ -187,7 +206,7 @@ proptest! {
             let is_movable = |chunk: &&&Chunk| match chunk.care {
                 Care::Copied => chunk.is_there(&registry),
                 Care::Waits => !chunk.sources(&registry).is_empty(),
-                Care::Blocked | Care::Failed => false,
+                Care::Blocked | Care::Postponed | Care::Failed => false,
             };
             let total = locations.exposure.total();
             prop_assert_eq!(total.chunks, lacking.len() as u64);
@@ -219,10 +238,75 @@ proptest! {
                     let slot = locations.named(&chunk.id);
                     prop_assert!(queue.is_some_and(|queue| queue.ready.iter().any(|(_, _, other)| *other == slot)));
                 }
+                let is_blocked = matches!(chunk.care, Care::Blocked | Care::Postponed) && chunk.risk.is_some();
+                prop_assert!(!is_blocked || !chunk.sources(&registry).is_empty(), "somebody looks at it again");
             }
             check_sums(&locations, &registry, &named)?;
         }
     }
+}
+
+/// Chunks that lack a copy, at benefactor 0.
+fn lacking(chunks: &[u8]) -> (Locations, Registry) {
+    let (mut locations, registry) = (Locations::default(), registry());
+    for chunk in chunks {
+        let slot = locations.name(&id(*chunk), 2);
+        locations.extend(slot, Some(Span::at(Ino(2), 1)));
+        let stored = StoredBlock { block: block(*chunk, 0), plain_length: 10, stored_length: 10 };
+        locations.confirm(&stored, BenefactorId(0), 0, 0);
+        locations.count(slot, &registry);
+    }
+    (locations, registry)
+}
+
+#[test]
+fn a_chunk_that_is_blocked_again_and_again_stands_in_the_queue_once() {
+    let (mut locations, registry) = lacking(&[1]);
+    let source = BenefactorId(0);
+    for _ in 0..100 {
+        assert_eq!(locations.take_ready(source), Some(id(1)));
+        locations.block(&id(1), source, Care::Blocked, &registry);
+        assert_eq!((locations.blocked(source), locations.take_ready(source)), (1, None));
+        // A benefactor comes or goes.
+        locations.walk_at_risk(None, 10, &registry);
+    }
+}
+
+#[test]
+fn all_that_is_blocked_is_looked_at_in_turn_however_much_that_is() {
+    let (mut locations, registry) = lacking(&[1, 2, 3]);
+    let source = BenefactorId(0);
+    while let Some(chunk) = locations.take_ready(source) {
+        locations.block(&chunk, source, Care::Blocked, &registry);
+    }
+    let mut looked_at = Vec::new();
+    for _ in 0..6 {
+        let chunk = locations.take_blocked(source).unwrap();
+        looked_at.push(chunk);
+        locations.block(&chunk, source, Care::Blocked, &registry);
+    }
+    assert_eq!(looked_at, [1, 2, 3, 1, 2, 3].map(id));
+}
+
+#[test]
+fn nothing_is_kept_of_a_benefactor_that_is_taken_out_and_no_queue_of_one_that_is_lost() {
+    let (mut locations, mut registry) = lacking(&[1, 2, 3]);
+    let at = BenefactorId(0);
+    locations.let_go(at, 20, 10, &registry);
+    assert!(locations.owed_at(at) == 20 && locations.queues.contains_key(&at));
+    let lost_ms = Timing::default().benefactor_lost_ms;
+    registry.get_mut(at).unwrap().heard_ms = 0;
+    registry.update_states(lost_ms, &Timing::default());
+    walk(&mut locations, &registry, at);
+    assert!(!locations.queues.contains_key(&at) && locations.owed_at(at) == 20);
+    registry.get_mut(at).unwrap().heard_ms = lost_ms;
+    registry.update_states(lost_ms, &Timing::default());
+    walk(&mut locations, &registry, at);
+    assert!(locations.take_ready(at).is_some(), "it is back");
+    registry.remove(at);
+    walk(&mut locations, &registry, at);
+    locations.let_go(at, 0, 10, &registry);
+    assert!(!locations.queues.contains_key(&at) && !locations.owed.contains_key(&at));
 }
 
 /// Sums and lists, as looking at every chunk gives them.

@@ -49,6 +49,8 @@ pub struct Pool {
     pub wishes: BTreeMap<u32, OwnerWish>,
     /// Whose machines are said to go soon.
     pub going: BTreeSet<u32>,
+    /// Whose disks have failed.
+    pub failed: BTreeSet<u32>,
     /// On which machines benefactors say that they run.
     pub machines: BTreeMap<u32, MachineId>,
     /// The labels that benefactors tell.
@@ -121,6 +123,7 @@ impl Pool {
             terms: BTreeMap::new(),
             wishes: BTreeMap::new(),
             going: BTreeSet::new(),
+            failed: BTreeSet::new(),
             machines: BTreeMap::new(),
             labels: BTreeMap::new(),
             in_memory: BTreeSet::new(),
@@ -377,6 +380,12 @@ impl Pool {
         self.ask(request).unwrap();
     }
 
+    /// Ends a session whose writer was killed, or could not save what it wrote.
+    pub fn interrupt(&mut self, number: u8) {
+        let request = ManagerRequest::CloseSession { session: session(number), interrupted: true };
+        self.ask(request).unwrap();
+    }
+
     /// Writes a version of these chunks, stored at these benefactors, from open to close.
     pub fn write(&mut self, number: u8, ino: Ino, chunks: &[u32], at: &[u32]) -> u64 {
         self.open(number, ino);
@@ -595,7 +604,9 @@ impl Pool {
             Some(wish) => BenefactorLoad { wish: *wish, free_bytes: 0, ..empty_load() },
         };
         let notice = self.going.contains(&number).then_some(Notice { in_ms: Some(30_000) });
-        self.beat_loaded(number, incarnation, BenefactorLoad { notice, ..load }, added, removed)
+        let disk_failed = self.failed.contains(&number);
+        let load = BenefactorLoad { notice, disk_failed, ..load };
+        self.beat_loaded(number, incarnation, load, added, removed)
     }
 
     /// A heartbeat of a benefactor with this load, in the life `with_benefactors` gave it.
