@@ -237,6 +237,8 @@ impl Session {
         // By its name, and not by the session: what an earlier version stored may be stored again.
         let key = self.pool.encryption_keys.of(chunk.id);
         let encoded = self.pool.encoder.encode(self.compression, chunk, bytes, redundancy, key).await?;
+        // The turn of this chunk may come when others were waited for in vain.
+        self.state.lock().failure.clone().map_or(Ok(()), Err)?;
         let mut retry = Retry::every(RETRY_PAUSE, PUT_PATIENCE);
         let blocks = &encoded.blocks;
         let is_offered = self.policy.local == Local::Prefer;

@@ -103,6 +103,20 @@ fn a_reader_goes_on_when_a_benefactor_falls_silent_under_it_and_comes_back_to_it
 }
 
 #[test]
+fn a_put_that_no_benefactor_answers_ends_with_the_reason_however_large_it_is() {
+    let pool = Setup::of(2).up();
+    let file = pool.path("source");
+    fs::write(&file, random_bytes(STEP_BYTES, 79)).unwrap();
+    let all = ["benefactor-0", "benefactor-1"].map(|role| pool.process(role));
+    all.iter().for_each(|benefactor| benefactor.signal(Signal::STOP));
+    // One chunk is waited for so long, and no chunk behind it as long again.
+    let limit = Duration::from_secs(75);
+    let put = timed("put", limit, || pool.run(&["put", file.to_str().unwrap(), "app/x"]));
+    all.iter().for_each(|benefactor| benefactor.signal(Signal::CONT));
+    assert!(put.code != 0 && put.stderr.contains("benefactor"), "{}", put.stderr);
+}
+
+#[test]
 fn a_writer_gives_a_silent_benefactor_up_once_and_its_later_steps_are_not_held_up() {
     let pool = pool_of_the_patient();
     let write = |step: usize, midway: &dyn Fn()| {
