@@ -73,13 +73,15 @@ impl Pool {
 
     /// Stores a file, and the same once more under another name until all of it has near copies.
     fn put_near(&self, content: &[u8], name: &str) {
+        // The chunk map of one that isn't small is a chunk as well.
+        let map = usize::from(content.len() > 10 * MIB);
         let before = self.near_bytes();
         self.put(content, name);
         let mut round = 0;
         wait_until("all of it has near copies", || {
             // The manager hears of them with the next heartbeat.
             std::thread::sleep(Duration::from_millis(600));
-            if self.near_bytes() >= before + content.len() {
+            if self.near_bytes() >= before + content.len() + map {
                 return true;
             }
             round += 1;

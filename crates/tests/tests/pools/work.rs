@@ -172,7 +172,7 @@ impl Worker {
         if !writer.is_spooled() || self.random.once_in(4) {
             return writer.commit(now()).await.map(drop);
         }
-        writer.flush(now(), false).await?;
+        writer.flush(now(), true).await?;
         if writer.is_closed_in_spool() {
             self.say(format_args!("closed {:?} in its spool: {}", turn.name, shown(&content)));
             turn.will_be(&content);
