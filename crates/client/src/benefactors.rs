@@ -60,7 +60,7 @@ pub(crate) enum PassedOver {
 /// Why a benefactor is not relied on, the worse the greater.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Doubt {
-    /// It sends far more slowly than others do.
+    /// It sends far more slowly than others do: seen anew for each question, and never noted.
     Slow,
     /// It let a reader wait, or gave it wrong bytes: readers ask others first.
     Poor,

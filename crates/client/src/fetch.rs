@@ -68,12 +68,13 @@ struct Holders {
 type Doubted = (Option<Doubt>, Location);
 
 /// Why others are asked beside holders that were.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Late {
-    /// These don't even greet.
-    Silent(Vec<Location>),
-    /// These are far slower than the next one would be.
-    Slow(Vec<Location>),
-    /// Nothing more came for too long.
+    /// They don't even greet.
+    Silent,
+    /// They are far slower than the next one would be.
+    Slow,
+    /// Nothing more came from any of them for too long.
     All,
 }
 
@@ -283,23 +284,16 @@ impl Fetcher {
                     waiting.extend(self.order(chunk, &new));
                     due = 1;
                 }
-                (waited, late) = self.wait(quickest, &unanswered, &waiting, chunk.length) => {
-                    let is_slow = matches!(late, Late::Slow(_));
-                    let all = || unanswered.iter().copied().collect();
-                    let (late, passed): (Vec<Location>, bool) = match late {
-                        Late::Silent(silent) => (silent, true),
-                        Late::Slow(slow) => (slow, true),
-                        Late::All => (all(), false),
-                    };
-                    if !is_slow {
+                (waited, why, late) = self.wait(quickest, &unanswered, &waiting, chunk.length) => {
+                    if why != Late::Slow {
                         late.iter().for_each(|holder| self.benefactors.late(holder.benefactor, waited));
                     }
                     if waiting.is_empty() {
                         are_others_sought |= std::mem::take(&mut remembered);
                     }
                     // All that are late get company, if others weren't.
-                    due = if quickest.is_some() || passed { late.len() } else { 1 };
-                    unanswered.retain(|holder| !passed || !late.contains(holder));
+                    due = if quickest.is_some() || why != Late::All { late.len() } else { 1 };
+                    unanswered.retain(|holder| why == Late::All || !late.contains(holder));
                 }
             }
         }
@@ -311,14 +305,14 @@ impl Fetcher {
         *lately = Some(lately.map_or(took, |lately| (lately * (LATELY - 1) + took) / LATELY));
     }
 
-    /// Waits until others should be asked beside the `unanswered` holders; tells why, and for how long that was.
+    /// Waits until others should be asked beside the `unanswered` holders; tells for how long that was, why, and beside which.
     async fn wait(
         &self,
         quickest: Option<Duration>,
         unanswered: &HashSet<Location>,
         waiting: &VecDeque<Location>,
         length: u32,
-    ) -> (Duration, Late) {
+    ) -> (Duration, Late, Vec<Location>) {
         let patience = patience(quickest, *self.lately.lock());
         let for_greeting = (self.benefactors.connecting() * HEDGE_TIMES).clamp(GREETING_MIN, patience);
         let began = Instant::now();
@@ -327,17 +321,17 @@ impl Fetcher {
             let slow = self.slow(unanswered, waiting, length);
             let waited = began.elapsed();
             if waited >= HEDGE_MIN_OF_OTHERS && !slow.is_empty() {
-                return (waited, Late::Slow(slow));
+                return (waited, Late::Slow, slow);
             }
             if waited >= for_greeting {
                 let is_silent = |holder: &&Location| !self.benefactors.is_connected(holder.benefactor);
                 let silent: Vec<Location> = unanswered.iter().filter(is_silent).copied().collect();
                 if !silent.is_empty() {
-                    return (waited, Late::Silent(silent));
+                    return (waited, Late::Silent, silent);
                 }
             }
             if waited >= patience {
-                return (waited, Late::All);
+                return (waited, Late::All, unanswered.iter().copied().collect());
             }
             tokio::time::sleep(LATE_LOOK.min(patience.saturating_sub(waited))).await;
         }

@@ -468,8 +468,7 @@ impl Pool {
     }
 
     /// Takes up what an earlier process left in the spool. What is at the pool already, was removed there or is lost is
-    /// dealt with when this returns.
-    /// What can't be taken up now is left for the next time: the files, and why.
+    /// dealt with when this returns. What can't be taken up now is left for the next time: the files, and why.
     pub async fn take_up(
         &self,
         spool: &Arc<Spool>,

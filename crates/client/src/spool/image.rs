@@ -156,6 +156,13 @@ impl Image {
         }
     }
 
+    /// Syncs it, a few images of the spool at a time.
+    pub(crate) async fn sync_in_turn(self: Arc<Self>) -> io::Result<()> {
+        let budget = Arc::clone(&self.budget);
+        let _turn = budget.syncs.acquire().await;
+        tokio::task::spawn_blocking(move || self.sync()).await.map_err(io::Error::other)?
+    }
+
     /// Whether the local disk failed to take what was written.
     pub(crate) fn is_lost(&self) -> bool {
         self.is_lost.load(Ordering::Acquire)

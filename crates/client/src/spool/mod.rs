@@ -19,8 +19,7 @@ use rustix::process::{Resource, getrlimit};
 use stdchk_model::message::handshake::Role;
 use stdchk_model::{ErrorCode, Failure, SessionId};
 use stdchk_net::DataDir;
-use stdchk_net::waits::permits;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 
 pub(crate) use image::Image;
 pub(crate) use record::{Record, Told};
@@ -46,6 +45,7 @@ pub(crate) struct Budget {
     images: AtomicU64,
     /// It takes nothing more: what it holds goes with the machine.
     is_closed: AtomicBool,
+    syncs: Semaphore,
 }
 
 impl Budget {
@@ -54,7 +54,7 @@ impl Budget {
         // A close that is noted needs a descriptor, so do connections: images leave them as many as they take.
         let images_max = descriptors / 2;
         let (taken, images, is_closed) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
-        Self { bytes_max, taken, images_max, images, is_closed }
+        Self { bytes_max, taken, images_max, images, is_closed, syncs: Semaphore::new(SYNCS_MAX) }
     }
 
     /// Takes a descriptor, as long as one image more may be open.
@@ -103,7 +103,6 @@ pub struct Spool {
     budget: Arc<Budget>,
     boot: String,
     numbered: AtomicU64,
-    syncs: Arc<Semaphore>,
 }
 
 /// A file that an earlier process left in the spool.
@@ -145,19 +144,12 @@ impl Spool {
             directory.claim(id, None).map_err(unusable)?;
         }
         let budget = Arc::new(Budget::new(bytes_max));
-        let (numbered, syncs) = (AtomicU64::new(0), Arc::new(Semaphore::new(SYNCS_MAX)));
-        Ok(Arc::new(Self { directory, budget, boot, numbered, syncs }))
+        Ok(Arc::new(Self { directory, budget, boot, numbered: AtomicU64::new(0) }))
     }
 
     /// From now on it takes nothing more, as if it was full, or takes files again.
     pub fn close_for_new(&self, is_closed: bool) {
         self.budget.is_closed.store(is_closed, Ordering::Release);
-    }
-
-    /// Comes once an image may be synced: a few at a time.
-    pub(crate) fn turn_to_sync(&self) -> impl Future<Output = OwnedSemaphorePermit> + use<> {
-        let syncs = Arc::clone(&self.syncs);
-        async move { permits(&syncs, 1).await }
     }
 
     fn path(&self, id: SessionId, extension: &str) -> PathBuf {

@@ -144,16 +144,7 @@ impl Writer {
 
     /// Writes what an image holds into a session. What the local disk couldn't take reads as something else, and only a sync tells.
     async fn copy(&self, image: &Arc<Image>, session: &Arc<Session>) -> Result<(), Failure> {
-        let syncing = {
-            let (image, turn) = (Arc::clone(image), self.spool.as_ref().map(|spool| spool.turn_to_sync()));
-            self.pool.runtime.spawn(async move {
-                let _turn = match turn {
-                    Some(turn) => Some(turn.await),
-                    None => None,
-                };
-                tokio::task::spawn_blocking(move || image.sync()).await.map_err(std::io::Error::other)?
-            })
-        };
+        let syncing = self.pool.runtime.spawn(Arc::clone(image).sync_in_turn());
         let copied = self.copy_ranges(image, session).await;
         let synced = syncing.await.map_err(std::io::Error::other).flatten();
         synced.map_err(|error| self.unspooled("syncing", &error))?;

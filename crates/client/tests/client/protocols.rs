@@ -143,6 +143,17 @@ impl Twin {
         self.writer = self.pool.writer(self.ino, None).await.unwrap();
     }
 
+    /// Pushes it, now that it can be.
+    async fn push_at_last(&self, state: VersionState) {
+        for _ in 0..50 {
+            if self.writer.push(1, state).await.is_ok() {
+                break;
+            }
+        }
+        self.check_committed().await;
+        assert_eq!((self.states().await, self.files()), (vec![state], 0));
+    }
+
     async fn states(&self) -> Vec<VersionState> {
         self.pool.versions(self.ino).await.unwrap().iter().map(|info| info.state).collect()
     }
@@ -338,13 +349,7 @@ async fn a_push_that_fails_keeps_the_file_and_succeeds_later() {
     twin.read(0, FILE_MAX).await;
     tests.start_benefactor(0);
     tests.wait_online(1).await;
-    for _ in 0..50 {
-        if twin.writer.push(1, VersionState::Closed).await.is_ok() {
-            break;
-        }
-    }
-    twin.check_committed().await;
-    assert_eq!((twin.states().await, twin.files()), (vec![VersionState::Closed], 0));
+    twin.push_at_last(VersionState::Closed).await;
 }
 
 /// What was promised and can't be committed stays in the spool, and is pushed later.
@@ -360,13 +365,7 @@ async fn promised(bytes: usize) {
     assert!(twin.writer.is_spooled() && twin.files() == 2, "{bytes} bytes");
     tests.start_benefactor(0);
     tests.wait_online(1).await;
-    for _ in 0..50 {
-        if twin.writer.push(1, VersionState::Interrupted).await.is_ok() {
-            break;
-        }
-    }
-    twin.check_committed().await;
-    assert_eq!((twin.states().await, twin.files()), (vec![VersionState::Interrupted], 0));
+    twin.push_at_last(VersionState::Interrupted).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
