@@ -236,7 +236,8 @@ async fn a_key_that_comes_later_opens_what_a_running_client_could_not_read() {
 async fn after_a_change_of_the_key_each_version_needs_the_key_that_it_names_and_no_other() {
     let sealed = Sealed::start(2).await;
     let (old, new) = (sealed.new_key(), sealed.new_key());
-    let policy = [("encryption", &*old.to_string()), ("cutter", "fsch:512KiB")];
+    // What is stored is as long as what is encrypted.
+    let policy = [("encryption", &*old.to_string()), ("cutter", "fsch:512KiB"), ("codec", "store")];
     let folder = sealed.folder("app", &policy).await;
     let of = file(&sealed.pool, folder, "x").await;
     let mut content = text(8, 3 * LENGTH);

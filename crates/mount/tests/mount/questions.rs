@@ -20,13 +20,16 @@ fn listened(pool: &TestPool) -> (TestMount, Relay) {
     (mount, relay)
 }
 
-/// Reads the first byte of a file that the mount has not heard of before; the questions that were asked for it.
+/// Reads the first byte of a file that the mount has not heard of before; the questions that were asked for it. Without those after
+/// benefactors: on a busy machine one answers late, and the mount looks who else there is.
 fn first_byte(mount: &TestMount, relay: &Relay, path: &str) -> (u8, Vec<String>) {
     relay.asked();
     let file = File::open(mount.at(path)).unwrap();
     let mut byte = [0];
     file.read_exact_at(&mut byte, 0).unwrap();
-    (byte[0], relay.asked())
+    let mut asked = relay.asked();
+    asked.retain(|question| question != "Benefactors");
+    (byte[0], asked)
 }
 
 #[test]
