@@ -83,9 +83,9 @@ ALL = [
     Part(
         "Repair of a lost benefactor",
         "A benefactor is lost for good; the others make anew what it had, over their links.",
-        ("machines",),
-        bench("machines"),
-        lambda found: as_they_are(found["machines"]["rows"]["repair"]),
+        ("repair",),
+        bench("repair"),
+        lambda found: as_they_are(found["repair"]["rows"]),
     ),
     Part(
         "The manager alone",

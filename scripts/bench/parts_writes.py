@@ -113,7 +113,7 @@ def figures_4_5(found):
 
 
 def figure_8(found):
-    rows = found["machines"]["rows"]["figure_8"]
+    rows = found["machines"]["rows"]
     lines = {
         f"links of {row['link_mbit']} Mbit/s": dict(enumerate(row["mb_of_each_second"], 1)) for row in rows
     }

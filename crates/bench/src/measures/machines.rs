@@ -1,5 +1,4 @@
-//! A pool of many machines, each a network namespace with a link of its own (the paper's Figure 8), and the copies that are made
-//! anew when one of them is lost.
+//! Clients of a pool of many machines, each a network namespace with a link of its own (the paper's Figure 8).
 //!
 //! All machines share the processors and the disk of the one that measures, so for each row it is said how busy its processors
 //! were: where they had nothing left, they were the bound and not the links. Every connection is encrypted, as between real machines. A client's file
@@ -12,7 +11,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use serde_json::Value;
 use stdchk_tests::Machines;
 
 use crate::Error;
@@ -26,16 +24,12 @@ use crate::transfer::{self, Content};
 /// Files of a client that stay.
 const KEPT: usize = 3;
 /// Share of the processors from which on they are the bound.
-const BUSY: f64 = 0.9;
-/// Time between two looks at a pool that makes copies.
-const LOOK: Duration = Duration::from_millis(100);
-/// Longest wait for these copies.
-const PATIENCE: Duration = Duration::from_secs(900);
+pub(super) const BUSY: f64 = 0.9;
 /// What each benefactor gives.
 const DONATED: &str = "8GiB";
 /// Bits of a byte, and bytes of a megabyte.
 const BITS: f64 = 8.0;
-const MB: f64 = 1e6;
+pub(super) const MB: f64 = 1e6;
 
 /// What Figure 8 is measured with.
 struct Figure {
@@ -45,13 +39,6 @@ struct Figure {
     file_bytes: u64,
     /// Between the first files of two clients.
     joins_after: Duration,
-    links_mbit: &'static [u32],
-}
-
-/// What repair is measured with.
-struct Loss {
-    benefactors: usize,
-    bytes: u64,
     links_mbit: &'static [u32],
 }
 
@@ -72,81 +59,46 @@ struct Scaled {
     busy: f64,
 }
 
-#[derive(Serialize)]
-struct Repaired {
-    link_mbit: u32,
-    benefactors: usize,
-    lost_mb: f64,
-    /// From the first chunk that lacked a copy until none did.
-    seconds: f64,
-    mb_per_second: f64,
-    /// What the links of those that are left carry, MB/s.
-    links_mb_per_second: f64,
-    busy: f64,
-}
-
-/// Measures both.
+/// Measures it over the links' speeds.
 pub fn run(bench: &Bench) -> Result<Section, Error> {
     let second = Duration::from_secs(1);
-    let (figure, loss) = match bench.size {
-        Size::Tiny => (
-            Figure {
-                benefactors: 3,
-                clients: 2,
-                files: 16,
-                file_bytes: 4_000_000,
-                joins_after: second,
-                links_mbit: &[100],
-            },
-            Loss { benefactors: 3, bytes: 8_000_000, links_mbit: &[100] },
-        ),
-        Size::Small => (
-            Figure {
-                benefactors: 20,
-                clients: 7,
-                files: 100,
-                file_bytes: 10_000_000,
-                joins_after: second,
-                links_mbit: &[100, 1000],
-            },
-            Loss { benefactors: 6, bytes: 600_000_000, links_mbit: &[100, 1000] },
-        ),
-        Size::Full => (
-            Figure {
-                benefactors: 20,
-                clients: 7,
-                files: 100,
-                file_bytes: 100_000_000,
-                joins_after: 10 * second,
-                links_mbit: &[100, 1000],
-            },
-            Loss { benefactors: 6, bytes: 3_000_000_000, links_mbit: &[100, 1000] },
-        ),
+    let figure = match bench.size {
+        Size::Tiny => Figure {
+            benefactors: 3,
+            clients: 2,
+            files: 16,
+            file_bytes: 4_000_000,
+            joins_after: second,
+            links_mbit: &[100],
+        },
+        Size::Small => Figure {
+            benefactors: 20,
+            clients: 7,
+            files: 100,
+            file_bytes: 10_000_000,
+            joins_after: second,
+            links_mbit: &[100, 1000],
+        },
+        Size::Full => Figure {
+            benefactors: 20,
+            clients: 7,
+            files: 100,
+            file_bytes: 100_000_000,
+            joins_after: 10 * second,
+            links_mbit: &[100, 1000],
+        },
     };
     let scaled =
         figure.links_mbit.iter().map(|mbit| scale(bench, &figure, *mbit)).collect::<Result<Vec<_>, _>>()?;
-    let repaired =
-        loss.links_mbit.iter().map(|mbit| repair(bench, &loss, *mbit)).collect::<Result<Vec<_>, _>>()?;
     let reached = scaled.iter().filter(|row| row.busy < BUSY).map(|row| {
-        (
-            format!("clients at {} Mbit/s / their links", row.link_mbit),
-            row.mb_per_second / row.links_mb_per_second,
-            0.9,
-        )
+        let what = format!("clients at {} Mbit/s / their links", row.link_mbit);
+        at_least(what, row.mb_per_second / row.links_mb_per_second, 0.9)
     });
-    let made = repaired.iter().filter(|row| row.busy < BUSY).map(|row| {
-        (
-            format!("copies anew at {} Mbit/s / the links", row.link_mbit),
-            row.mb_per_second / row.links_mb_per_second,
-            0.7,
-        )
-    });
-    let targets = reached.chain(made).map(|(what, value, wanted)| at_least(what, value, wanted)).collect();
-    let table = table(&scaled, &repaired);
-    Ok(Section { rows: serde_json::json!({ "figure_8": scaled, "repair": repaired }), table, targets })
+    let (targets, table) = (reached.collect(), table(&scaled));
+    Ok(Section { rows: serde_json::to_value(scaled)?, table, targets })
 }
 
-fn table(scaled: &[Scaled], repaired: &[Repaired]) -> String {
+fn table(scaled: &[Scaled]) -> String {
     let mut text =
         "Mbit/s of a link   benefactors   clients    MB/s   their links   processors busy\n".to_owned();
     for row in scaled {
@@ -157,23 +109,11 @@ fn table(scaled: &[Scaled], repaired: &[Repaired]) -> String {
             100.0 * busy
         );
     }
-    text.push_str(
-        "\nMbit/s of a link   benefactors   lost MB   seconds    MB/s   the links   processors busy\n",
-    );
-    for row in repaired {
-        let Repaired { link_mbit, benefactors, lost_mb, seconds, mb_per_second, links_mb_per_second, busy } =
-            row;
-        let _ = writeln!(
-            text,
-            "{link_mbit:>16} {benefactors:>13} {lost_mb:>9.0} {seconds:>9.1} {mb_per_second:>7.1} {links_mb_per_second:>11.1} {:>15.0} %",
-            100.0 * busy
-        );
-    }
     text
 }
 
 /// A pool whose machines have links of this speed, and a mount on each client's.
-fn pool(
+pub(super) fn pool(
     bench: &Bench,
     benefactors: usize,
     clients: usize,
@@ -191,7 +131,7 @@ fn pool(
     (ended, machines, roots)
 }
 
-fn links(count: usize, link_mbit: u32) -> f64 {
+pub(super) fn links(count: usize, link_mbit: u32) -> f64 {
     count as f64 * f64::from(link_mbit) / BITS
 }
 
@@ -265,71 +205,5 @@ fn scale(bench: &Bench, figure: &Figure, link_mbit: u32) -> Result<Scaled, Error
         mb_per_second: (last.1 - first.1) as f64 / MB / (last.0 - first.0),
         links_mb_per_second: links(clients, link_mbit),
         busy: cpu::busy(first.2, last.2),
-    })
-}
-
-// --- repair
-
-fn status(machines: &Machines, client: usize) -> Value {
-    machines.ok(client, &["status", "--json"]).json()
-}
-
-fn number(status: &Value, name: &str) -> Result<u64, Error> {
-    status
-        .get(name)
-        .and_then(Value::as_u64)
-        .ok_or_else(|| Error(format!("`status` says no {name}: {status}")))
-}
-
-/// Bytes that the benefactor on the first of their machines has.
-fn used_by_first(status: &Value) -> Result<u64, Error> {
-    let all = status.get("benefactors").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    let is_first = |one: &&Value| {
-        one.get("address").and_then(Value::as_str).is_some_and(|at| at.starts_with("10.77.0.2:"))
-    };
-    let first =
-        all.iter().find(is_first).ok_or_else(|| Error(format!("no benefactor is on machine 2: {status}")))?;
-    number(first, "used_bytes")
-}
-
-/// Whether every chunk has its copies.
-fn settled(status: &Value) -> Result<bool, Error> {
-    Ok(number(status, "chunks_at_risk")? == 0 && number(status, "repairs_pending")? == 0)
-}
-
-fn repair(bench: &Bench, loss: &Loss, link_mbit: u32) -> Result<Repaired, Error> {
-    let client = loss.benefactors + 2;
-    let (_ended, machines, roots) = pool(bench, loss.benefactors, 1, link_mbit, "redundancy=replicate:2");
-    let mut stock = Stock::new();
-    let content = Content { bytes: loss.bytes, block: BLOCK, salt: 0, repeated: None };
-    for root in &roots {
-        transfer::write(&root.join("all"), content, &mut stock, false)?;
-    }
-    let until = |what: &str, is_settled: bool| {
-        let began = Instant::now();
-        while settled(&status(&machines, client))? != is_settled {
-            if began.elapsed() > PATIENCE {
-                return Err(Error(format!("after {} s not yet: {what}", PATIENCE.as_secs())));
-            }
-            std::thread::sleep(LOOK);
-        }
-        Ok(())
-    };
-    until("all has two copies", true)?;
-    let lost = used_by_first(&status(&machines, client))?;
-    machines.kill(2);
-    until("the loss is noticed", false)?;
-    let (began, processors) = (Instant::now(), cpu::of_all()?);
-    until("all has two copies again", true)?;
-    let (seconds, after) = (began.elapsed().as_secs_f64(), cpu::of_all()?);
-    let lost_mb = lost as f64 / MB;
-    Ok(Repaired {
-        link_mbit,
-        benefactors: loss.benefactors,
-        lost_mb,
-        seconds,
-        mb_per_second: lost_mb / seconds,
-        links_mb_per_second: links(loss.benefactors - 1, link_mbit),
-        busy: cpu::busy(processors, after),
     })
 }

@@ -15,6 +15,7 @@ mod memory;
 mod merging;
 mod packing;
 mod placement;
+mod repair;
 mod repeats;
 mod sets;
 mod similarity;
@@ -91,8 +92,13 @@ pub const ALL: &[Measure] = &[
     },
     Measure {
         name: "machines",
-        what: "clients of a pool of many machines, over the speed of their links; repair of what one of them had",
+        what: "clients of a pool of many machines, over the speed of their links",
         run: machines::run,
+    },
+    Measure {
+        name: "repair",
+        what: "copies made anew of what a lost machine had, over the speed of the links",
+        run: repair::run,
     },
     Measure {
         name: "coding",

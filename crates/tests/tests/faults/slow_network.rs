@@ -93,6 +93,40 @@ fn the_bandwidth_to_each_benefactor_is_seen_in_what_clients_write() {
     }
 }
 
+/// Bytes that each benefactor has.
+fn used(machines: &Machines, client: usize) -> Vec<u64> {
+    let status = machines.ok(client, &["status", "--json"]).json();
+    let all = status["benefactors"].as_array().unwrap();
+    all.iter().map(|one| one["used_bytes"].as_u64().unwrap()).collect()
+}
+
+#[test]
+fn a_client_behind_a_slow_link_spreads_what_it_writes() {
+    let machines = Machines::start(7);
+    machines.make_pool(5, 1, "1GiB");
+    let client = 7;
+    machines.ok(client, &["mkdir", "app"]);
+    machines.ok(client, &["policy", "set", "app", "redundancy=replicate:1", "codec=store"]);
+    let file = machines.path(client, "source");
+    for mbit in [100, 20] {
+        machines.shape(client, mbit);
+        // Content of its own for each.
+        let content = random_bytes(48 * MIB, u64::from(mbit));
+        std::fs::write(&file, &content).unwrap();
+        let before = used(&machines, client);
+        let started = Instant::now();
+        machines.ok(client, &["put", file.to_str().unwrap(), &format!("app/noise{mbit}")]);
+        let took = started.elapsed();
+        let link = Duration::from_secs_f64(content.len() as f64 * 8e-6 / f64::from(mbit));
+        let got: Vec<u64> =
+            used(&machines, client).iter().zip(before).map(|(now, before)| now - before).collect();
+        println!("{mbit} Mbit/s: {took:?}, the link alone {link:?}; each got {got:?}");
+        assert!(took < link * 5 / 4 + Duration::from_secs(1), "{took:?} instead of {link:?}");
+        let most = *got.iter().max().unwrap();
+        assert!(most < content.len() as u64 * 3 / 10, "one got {most}: {got:?}");
+    }
+}
+
 /// What a process of its own needs to read a file, each time anew.
 fn reads(machines: &Machines, client: usize, times: usize) -> Vec<Duration> {
     let read = |_| {
