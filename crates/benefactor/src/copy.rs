@@ -4,8 +4,8 @@
 //! first, once for all blocks that are to be made of them ([`crate::remake`]).
 //!
 //! Each destination has a lane of its own, so that a slow one holds nobody else up: no lane has all the turns, a turn is given back
-//! when an answer takes long, what waits behind it is handed back to the manager, and a batch ends with the first block that is
-//! not answered. Within a lane blocks go in the order in which they were ordered, in
+//! when an answer takes long, what waits behind one to which nothing moves any more is handed back to the manager, and a batch ends with
+//! the first block that is not answered. Within a lane blocks go in the order in which they were ordered, in
 //! batches, each made durable at its end. A block lets clients go first for a moment, not for ever: writers may be waiting for
 //! it. Copies take their part of the rates that the owner sets.
 
@@ -187,7 +187,7 @@ struct Lane {
     address: String,
     connection: Option<Arc<Connection>>,
     failed: Failures,
-    /// Puts that have waited for their answer for [`STALL`].
+    /// Puts that have waited for their answer for [`STALL`] without anything that moved.
     stalled: Arc<AtomicU32>,
 }
 
@@ -330,7 +330,7 @@ impl Copier {
         let request = BenefactorRequest::Put { block, encoding, durable: false, insists: false };
         let request = Asked { request, with: Some(permits) };
         let put = connection.call(&request, bytes, ANSWER_TIMEOUT);
-        let (answer, turn) = answered(put, turn, stalled).await;
+        let (answer, turn) = answered(put, turn, stalled, || connection.moved()).await;
         match answer {
             Ok((BenefactorReply::Stored { .. }, _)) => {}
             Ok(_) => {
@@ -358,19 +358,27 @@ impl Copier {
     }
 }
 
-/// Waits for an answer. If that takes long, others have the turn meanwhile, and it is counted.
+/// Waits for an answer. If that takes long, others have the turn meanwhile, and while nothing has `moved` it is counted.
 pub(crate) async fn answered<T, P>(
     call: impl Future<Output = T>,
     turn: P,
     stalled: &AtomicU32,
+    moved: impl Fn() -> u64,
 ) -> (T, Option<P>) {
     let mut call = pin!(call);
+    let mut before = moved();
     if let Ok(answer) = timeout(STALL, &mut call).await {
         return (answer, Some(turn));
     }
     drop(turn);
-    let _counted = Counted::new(stalled);
-    (call.await, None)
+    loop {
+        let now = moved();
+        let _counted = (now == before).then(|| Counted::new(stalled));
+        before = now;
+        if let Ok(answer) = timeout(STALL, &mut call).await {
+            return (answer, None);
+        }
+    }
 }
 
 fn stopped() -> CallError {

@@ -1,7 +1,8 @@
 //! The connections to the benefactors, and which of them just failed.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Weak};
+use std::pin::pin;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -19,8 +20,10 @@ use crate::receiving::{Pace, Receiving};
 use crate::sending::{Sending, Usual};
 use crate::shared::Shared;
 
-/// Time for a put to be answered by a benefactor of which nothing is known, or for which there is no other one.
+/// Time without anything moving on the connection after which a put has failed.
 pub(crate) const PUT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time between two looks at whether a put is slow.
+const PUT_LOOK: Duration = Duration::from_millis(250);
 /// Time for a sync: a busy disk may have a gigabyte to write.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(60);
 /// Pause between two questions to a benefactor that works for long, whether it is there at all.
@@ -90,21 +93,34 @@ impl Link {
     }
 }
 
-/// A put that is under way; whether the block was taken.
+/// A put that is under way.
 struct Put<'a> {
     benefactors: &'a Benefactors,
     id: BenefactorId,
     bytes: usize,
-    began: Instant,
+    /// Into how many parts this client's link was divided then.
+    shares: usize,
+    /// When it began to go out.
+    began: Arc<OnceLock<Instant>>,
     taken: bool,
+}
+
+impl Put<'_> {
+    /// Whether it takes far longer than is usual, or what was put there before does, behind which it waits.
+    fn is_slow(&self) -> bool {
+        match self.began.get() {
+            Some(began) => began.elapsed() >= self.benefactors.all.lock().limit(self.bytes),
+            None => self.benefactors.why_passed_over(self.id) == Some(PassedOver::Slow),
+        }
+    }
 }
 
 impl Drop for Put<'_> {
     fn drop(&mut self) {
-        let took = self.began.elapsed();
-        self.benefactors.all.lock().take(self.bytes, took, self.taken);
+        let took = self.began.get().filter(|_| self.taken).map(Instant::elapsed);
+        self.benefactors.all.lock().end(self.id, (self.bytes, self.shares), took);
         if let Some(link) = self.benefactors.links.lock().get_mut(&self.id) {
-            link.sending.end(self.bytes, took, self.taken);
+            link.sending.end(self.bytes, self.taken);
         }
     }
 }
@@ -403,9 +419,9 @@ impl Benefactors {
     }
 
     /// Stores a block; unless it is to be `durable` at once, which a receipt then says, it is durable once
-    /// [`Benefactors::sync`] says so. Also whether it was there before. One that is busy, or takes far longer than it and others
-    /// usually do, is chosen behind all others for a while. Where it was that `before` and was chosen all the same, one that is busy has to take
-    /// the block, and either has more time.
+    /// [`Benefactors::sync`] says so. Also whether it was there before. One that is busy, or takes far longer than is usual, is chosen
+    /// behind all others for a while. Where it was that `before` and was chosen all the same, one that is busy has to take the block, and
+    /// either has as long as something moves.
     pub(crate) async fn put(
         self: &Arc<Self>,
         id: BenefactorId,
@@ -416,24 +432,19 @@ impl Benefactors {
     ) -> Result<(Option<Receipt>, bool), CallError> {
         let insists = before == Some(PassedOver::Busy);
         let request = BenefactorRequest::Put { block, encoding, durable, insists };
-        let limit = match before {
-            Some(_) => PUT_TIMEOUT,
-            None => self.patience_for_put(id, payload.len()),
-        };
         let mut put = self.begin_put(id, payload.len());
         let answer = match durable {
             true => self.call_patiently(id, &request, payload, SYNC_TIMEOUT).await,
-            false => match timeout(limit, self.call(id, &request, payload, PUT_TIMEOUT)).await {
-                Ok(answer) => answer,
-                Err(_) => {
-                    self.pass_over(id, PassedOver::Slow);
-                    let this = Arc::clone(self);
-                    // One that doesn't even say that it is there has failed.
-                    tokio::spawn(async move { this.answers(id).await });
-                    let message = format!("benefactor {id} takes longer for a block than is usual");
-                    Err(Failure::new(ErrorCode::Unavailable, message).into())
+            false => {
+                let mut answer = pin!(self.call_put(id, &request, payload, &put.began));
+                loop {
+                    match timeout(PUT_LOOK, &mut answer).await {
+                        Ok(answer) => break answer,
+                        Err(_) if before.is_some() || !put.is_slow() => {}
+                        Err(_) => break Err(self.is_slow(id).into()),
+                    }
                 }
-            },
+            }
         };
         let is_busy = |error: &CallError| matches!(error, CallError::Refused(failure) if failure.code == ErrorCode::Busy);
         put.taken = answer.is_ok();
@@ -446,18 +457,38 @@ impl Benefactors {
         }
     }
 
+    async fn call_put(
+        self: &Arc<Self>,
+        id: BenefactorId,
+        request: &BenefactorRequest,
+        payload: Bytes,
+        began: &Arc<OnceLock<Instant>>,
+    ) -> Result<(BenefactorReply, Buffer), CallError> {
+        let answer = match self.connection(id).await {
+            Ok(connection) => connection.call_watched(request, payload, PUT_TIMEOUT, began).await,
+            Err(error) => Err(error),
+        };
+        self.heard(id, answer).await
+    }
+
+    /// Has writers choose others than one that takes long for a block, and asks it whether it is there: one that doesn't even say that has
+    /// failed.
+    fn is_slow(self: &Arc<Self>, id: BenefactorId) -> Failure {
+        if self.why_passed_over(id).is_none() {
+            let this = Arc::clone(self);
+            tokio::spawn(async move { this.answers(id).await });
+        }
+        self.pass_over(id, PassedOver::Slow);
+        let message = format!("benefactor {id} takes longer for a block than is usual");
+        Failure::new(ErrorCode::Unavailable, message)
+    }
+
     fn begin_put(&self, id: BenefactorId, bytes: usize) -> Put<'_> {
         if let Some(link) = self.links.lock().get_mut(&id) {
             link.sending.begin(bytes);
         }
-        Put { benefactors: self, id, bytes, began: Instant::now(), taken: false }
-    }
-
-    /// How long a put is waited for while others might take the block.
-    fn patience_for_put(&self, id: BenefactorId, bytes: usize) -> Duration {
-        let all = self.all.lock().limit(bytes);
-        let own = self.links.lock().get(&id).and_then(|link| link.sending.usual.limit(bytes));
-        own.max(all).map_or(PUT_TIMEOUT, |limit| limit.min(PUT_TIMEOUT))
+        let shares = self.all.lock().begin(id);
+        Put { benefactors: self, id, bytes, shares, began: Arc::default(), taken: false }
     }
 
     /// Lets a benefactor make `blocks` durable; the receipt names those that it has.

@@ -1,7 +1,10 @@
 //! What sending blocks to benefactors takes: what is usual, so that what is slow can be told from it, and the bandwidth that is reached.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::time::Duration;
 
+use stdchk_model::BenefactorId;
 use stdchk_model::exact::narrow;
 use tokio::time::Instant;
 
@@ -17,35 +20,53 @@ const SLOW_MIN: Duration = Duration::from_secs(2);
 const COUNTED_BYTES_MIN: usize = 128 << 10;
 const TOLD_BYTES_MIN: u64 = 1 << 20;
 
-/// What puts usually take.
-#[derive(Clone, Copy, Debug, Default)]
+/// What puts usually take, from when they begin to go out until they are answered, at whichever benefactor.
+///
+/// A link of this client that is narrow is shared by all to which something goes out: with how many there are, what is usual changes.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Usual {
-    /// Seconds for each byte, the newest puts weighing most; `None`: there was none yet.
+    /// Seconds for each byte if there were one benefactor, the newest puts weighing most; `None`: there was none yet.
     per_byte: Option<f64>,
+    /// To whom something is put, and how many blocks.
+    under_way: HashMap<BenefactorId, usize>,
 }
 
 impl Usual {
-    /// A put took so long, and the block was taken or not. One that failed at once says nothing.
-    pub(crate) fn take(&mut self, bytes: usize, took: Duration, taken: bool) {
-        if !taken && took < SLOW_MIN {
-            return;
-        }
-        let newest = took.as_secs_f64() / bytes.max(BYTES_MIN) as f64;
-        self.per_byte = Some(self.per_byte.map_or(newest, |usual| usual + (newest - usual) * NEWEST));
+    /// A put begins; into how many parts this client's link is divided with it.
+    pub(crate) fn begin(&mut self, to: BenefactorId) -> usize {
+        *self.under_way.entry(to).or_default() += 1;
+        self.shares()
     }
 
-    /// How long a put may take before it is slow, if that is known.
-    pub(crate) fn limit(&self, bytes: usize) -> Option<Duration> {
-        let seconds = self.per_byte? * bytes.max(BYTES_MIN) as f64 * SLOW_TIMES;
-        Some(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX).max(SLOW_MIN))
+    /// A put has ended that began when the link was divided into so many parts; `took`: since when it went out, if the block was taken.
+    pub(crate) fn end(&mut self, to: BenefactorId, (bytes, shares): (usize, usize), took: Option<Duration>) {
+        if let Some(took) = took {
+            let newest = took.as_secs_f64() / (bytes.max(BYTES_MIN) * shares) as f64;
+            self.per_byte = Some(self.per_byte.map_or(newest, |usual| usual + (newest - usual) * NEWEST));
+        }
+        if let Entry::Occupied(mut count) = self.under_way.entry(to) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+    }
+
+    /// How long a put may take before it is slow: for ever, as long as nothing is known.
+    pub(crate) fn limit(&self, bytes: usize) -> Duration {
+        let Some(per_byte) = self.per_byte else { return Duration::MAX };
+        let seconds = per_byte * (bytes.max(BYTES_MIN) * self.shares()) as f64 * SLOW_TIMES;
+        Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX).max(SLOW_MIN)
+    }
+
+    fn shares(&self) -> usize {
+        self.under_way.len().max(1)
     }
 }
 
 /// Puts to one benefactor.
 #[derive(Debug, Default)]
 pub(crate) struct Sending {
-    /// What they usually take.
-    pub(crate) usual: Usual,
     /// Those under way that count.
     running: usize,
     /// Since when some are under way, if some are.
@@ -65,9 +86,8 @@ impl Sending {
         self.since.get_or_insert_with(Instant::now);
     }
 
-    /// A put that took so long has ended, and the block was taken or not.
-    pub(crate) fn end(&mut self, bytes: usize, took: Duration, taken: bool) {
-        self.usual.take(bytes, took, taken);
+    /// A put has ended, and the block was taken or not.
+    pub(crate) fn end(&mut self, bytes: usize, taken: bool) {
         if bytes < COUNTED_BYTES_MIN {
             return;
         }
@@ -125,17 +145,44 @@ mod tests {
     #[test]
     fn slow_is_against_what_is_usual_and_never_a_moment() {
         let mut usual = Usual::default();
-        assert_eq!(usual.limit(MIB), None);
-        (0..100).for_each(|_| usual.take(MIB, Duration::from_millis(10), true));
-        assert_eq!(usual.limit(MIB), Some(SLOW_MIN));
-        (0..100).for_each(|_| usual.take(MIB, Duration::from_millis(500), true));
-        let limit = usual.limit(MIB).unwrap();
+        let put = |usual: &mut Usual, bytes, took| {
+            let shares = usual.begin(BenefactorId(1));
+            usual.end(BenefactorId(1), (bytes, shares), took);
+        };
+        assert_eq!(usual.limit(MIB), Duration::MAX);
+        put(&mut usual, MIB, None);
+        assert_eq!(usual.limit(MIB), Duration::MAX, "what wasn't taken says nothing");
+        (0..100).for_each(|_| put(&mut usual, MIB, Some(Duration::from_millis(10))));
+        assert_eq!(usual.limit(MIB), SLOW_MIN);
+        (0..100).for_each(|_| put(&mut usual, MIB, Some(Duration::from_millis(500))));
+        let limit = usual.limit(MIB);
         assert!((3_900..4_100).contains(&limit.as_millis()), "{limit:?}");
         assert_eq!(usual.limit(1), usual.limit(BYTES_MIN));
-        // One that was slow once is waited for longer.
-        usual.take(MIB, Duration::from_millis(1), false);
-        usual.take(MIB, Duration::from_secs(4), false);
-        assert!(usual.limit(MIB).unwrap() > Duration::from_secs(7));
+    }
+
+    #[test]
+    fn what_is_usual_takes_as_much_longer_as_there_are_more_who_share_the_link() {
+        let mut usual = Usual::default();
+        let shares = usual.begin(BenefactorId(0));
+        usual.end(BenefactorId(0), (MIB, shares), Some(Duration::from_millis(500)));
+        for turn in 0..2 {
+            for id in 0..10 {
+                let shares = usual.begin(BenefactorId(id));
+                assert_eq!(shares, if turn == 0 { id as usize + 1 } else { 10 });
+            }
+        }
+        assert_eq!(usual.limit(MIB), Duration::from_secs(40));
+        // Then each takes ten times as long, and that is nothing new.
+        for id in 0..10 {
+            usual.end(BenefactorId(id), (MIB, 10), Some(Duration::from_secs(5)));
+        }
+        let limit = usual.limit(MIB).as_secs_f64();
+        assert!((39.9..40.1).contains(&limit), "{limit}");
+        for id in 0..10 {
+            usual.end(BenefactorId(id), (MIB, 10), None);
+        }
+        let limit = usual.limit(MIB).as_secs_f64();
+        assert!(usual.under_way.is_empty() && (3.9..4.1).contains(&limit), "{limit}");
     }
 
     #[tokio::test(start_paused = true)]
@@ -145,29 +192,29 @@ mod tests {
             sending.begin(MIB);
         }
         sleep(Duration::from_millis(100)).await;
-        sending.end(MIB, Duration::from_millis(100), true);
+        sending.end(MIB, true);
         assert_eq!(sending.take_sent(), Some((1 << 20, 100)));
         sleep(Duration::from_millis(100)).await;
-        sending.end(MIB, Duration::from_millis(200), true);
+        sending.end(MIB, true);
         sleep(Duration::from_secs(10)).await;
         assert_eq!(sending.take_sent(), Some((1 << 20, 100)));
         assert_eq!(sending.take_sent(), None);
         // Small ones, and those that weren't taken, carry nothing, and their time doesn't count.
         sending.begin(4096);
         sleep(Duration::from_millis(100)).await;
-        sending.end(4096, Duration::from_millis(100), true);
+        sending.end(4096, true);
         sending.begin(MIB);
         sleep(Duration::from_secs(2)).await;
-        sending.end(MIB, Duration::from_secs(2), false);
+        sending.end(MIB, false);
         assert_eq!(sending.take_sent(), None);
         sending.begin(MIB);
         sending.begin(MIB);
         sleep(Duration::from_millis(100)).await;
-        sending.end(MIB, Duration::from_millis(100), true);
+        sending.end(MIB, true);
         sending.begin(4096);
         sleep(Duration::from_secs(10)).await;
-        sending.end(MIB, Duration::from_secs(10), false);
-        sending.end(4096, Duration::from_secs(10), true);
+        sending.end(MIB, false);
+        sending.end(4096, true);
         assert_eq!(sending.take_sent(), Some((1 << 20, 100)));
         // What the manager missed is told the next time.
         sending.take_back(1 << 20, 100);

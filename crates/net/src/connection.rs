@@ -2,12 +2,18 @@
 //!
 //! A frame goes to the socket whole, in a task, or at once if it is small: a call that is given up never leaves half a frame
 //! behind.
+//!
+//! How long an answer is waited for is counted from when something moved last on the connection, in either direction: behind a slow
+//! link much may stand before a request or its answer, and that says nothing of the server. Only once the request is with the
+//! system that may last no longer than [`ANSWERED_WITHIN`] times the limit: others may be served all the time by a server that
+//! never answers this one.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,7 +24,7 @@ use stdchk_model::{ErrorCode, Failure, PoolId, cbor};
 use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::buffer::{Buffer, BufferPool};
 use crate::frame::{self, Head, Kind};
@@ -31,6 +37,11 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Period in which a server must take some of a request. Longer than [`PATIENCE`]: a server waits for its disk before it
 /// reads on, and calls have limits of their own; a server that is stopped must not keep the memory of its requests.
 const REQUEST_PATIENCE: Duration = Duration::from_secs(60);
+
+/// So many times its limit a call is waited for at most, from when its request is with the system.
+const ANSWERED_WITHIN: u32 = 6;
+/// So many looks at what moved are taken within a limit.
+const LOOKS: u32 = 4;
 
 /// Who a process is to the others of its pool.
 #[derive(Clone, Debug)]
@@ -125,12 +136,25 @@ struct Fetches {
     answered: u64,
 }
 
+/// What is asked for with a call beside its answer.
+#[derive(Clone, Debug)]
+enum Watch {
+    /// Nothing.
+    None,
+    /// That [`Connection::carried`] counts it.
+    Fetch,
+    /// When its request begins to go out.
+    Began(Arc<OnceLock<Instant>>),
+}
+
 /// A call under way. It is gone from the table with whoever waits for it, and so is its memory.
 #[derive(Debug)]
 struct Call {
     /// Head, body and payload, while they wait for the socket.
     request: Option<(Vec<u8>, Bytes)>,
-    is_fetch: bool,
+    /// When all of it was with the system.
+    written: Option<Instant>,
+    watch: Watch,
     answer: oneshot::Sender<Answer>,
 }
 
@@ -150,6 +174,7 @@ pub struct Connection {
     next_id: AtomicU64,
     fetches: Arc<Mutex<Fetches>>,
     received: Arc<AtomicU64>,
+    sent: Arc<AtomicU64>,
 }
 
 impl Connection {
@@ -170,14 +195,15 @@ impl Connection {
         })?;
         let (outgoing, queue) = mpsc::unbounded_channel();
         let pending: Pending = Arc::new(Mutex::new(Some(HashMap::new())));
+        let (received, sent) = (reader.moved_in_all(), writer.moved_in_all());
         let writer = Arc::new(tokio::sync::Mutex::new(writer));
-        let (fetches, received) = (Arc::<Mutex<Fetches>>::default(), reader.moved_in_all());
+        let fetches = Arc::<Mutex<Fetches>>::default();
         tokio::spawn(write_all(Arc::clone(&writer), queue, Arc::clone(&pending), Arc::clone(&fetches)));
         let reading =
             tokio::spawn(read_all(reader, Arc::clone(buffers), Arc::clone(&pending), Arc::clone(&fetches)))
                 .abort_handle();
         let (address, next_id) = (address.to_owned(), AtomicU64::new(1));
-        Ok(Self { reading, address, pool, here, outgoing, writer, pending, next_id, fetches, received })
+        Ok(Self { reading, address, pool, here, outgoing, writer, pending, next_id, fetches, received, sent })
     }
 
     /// What it has brought so far.
@@ -207,7 +233,12 @@ impl Connection {
         self.pending.lock().is_none()
     }
 
-    /// Sends `request` with `payload` and waits for the answer and its payload, for at most `limit`.
+    /// Bytes that moved so far, in both directions.
+    pub fn moved(&self) -> u64 {
+        self.received.load(Ordering::Relaxed).wrapping_add(self.sent.load(Ordering::Relaxed))
+    }
+
+    /// Sends `request` with `payload` and waits for the answer and its payload, for at most `limit` without anything moving.
     pub async fn call<Q, R>(
         &self,
         request: &Q,
@@ -218,7 +249,22 @@ impl Connection {
         Q: Encode<()>,
         R: for<'b> Decode<'b, ()>,
     {
-        self.exchange(cbor::encode(request), payload, false, limit).await
+        self.exchange(cbor::encode(request), payload, Watch::None, limit).await
+    }
+
+    /// As [`Self::call`]; `began` is told when the request begins to go out: what was asked for before has gone then.
+    pub async fn call_watched<Q, R>(
+        &self,
+        request: &Q,
+        payload: Bytes,
+        limit: Duration,
+        began: &Arc<OnceLock<Instant>>,
+    ) -> Result<(R, Buffer), CallError>
+    where
+        Q: Encode<()>,
+        R: for<'b> Decode<'b, ()>,
+    {
+        self.exchange(cbor::encode(request), payload, Watch::Began(Arc::clone(began)), limit).await
     }
 
     /// Sends `request` for a payload and waits for it: [`Self::carried`] counts such answers.
@@ -227,40 +273,60 @@ impl Connection {
         Q: Encode<()>,
         R: for<'b> Decode<'b, ()>,
     {
-        self.exchange(cbor::encode(request), Bytes::new(), true, limit).await
+        self.exchange(cbor::encode(request), Bytes::new(), Watch::Fetch, limit).await
     }
 
     async fn exchange<R: for<'b> Decode<'b, ()>>(
         &self,
         body: Vec<u8>,
         payload: Bytes,
-        is_fetch: bool,
+        watch: Watch,
         limit: Duration,
     ) -> Result<(R, Buffer), CallError> {
-        let answer = timeout(limit, self.ask(body, payload, is_fetch)).await;
-        let (body, payload) = answer.map_err(|_| self.late(limit))??;
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let mut answer = pin!(self.ask(id, body, payload, watch));
+        let (mut moved, mut looks) = (self.moved(), 0);
+        let (body, payload) = loop {
+            if let Ok(answer) = timeout(limit / LOOKS, &mut answer).await {
+                break answer?;
+            }
+            let now = self.moved();
+            looks = if now == std::mem::replace(&mut moved, now) { looks + 1 } else { 0 };
+            if looks >= LOOKS || self.is_overdue(id, limit) {
+                return Err(self.late(limit));
+            }
+        };
         let reply = cbor::decode(&body).map_err(|error| self.malformed(&error.to_string()))?;
         Ok((reply, payload))
     }
 
+    /// Whether a request was sent so long ago that no answer is to be expected any more.
+    fn is_overdue(&self, id: u64, limit: Duration) -> bool {
+        let pending = self.pending.lock();
+        let written = pending.as_ref().and_then(|pending| pending.get(&id)?.written);
+        written.is_some_and(|written| written.elapsed() >= limit.saturating_mul(ANSWERED_WITHIN))
+    }
+
     async fn ask(
         &self,
+        id: u64,
         body: Vec<u8>,
         payload: Bytes,
-        is_fetch: bool,
+        watch: Watch,
     ) -> Result<(Vec<u8>, Buffer), CallError> {
-        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let bytes = frame::encode(&Head { kind: Kind::Request, id }, &body, payload.len())
             .map_err(|error| Failure::new(ErrorCode::TooLong, error.to_string()))?;
         let (sender, answer) = oneshot::channel();
-        let call = Call { request: None, is_fetch, answer: sender };
+        let call = Call { request: None, written: None, watch: watch.clone(), answer: sender };
         let _forget = Forget { id, pending: &self.pending };
         match self.pending.lock().as_mut() {
             Some(pending) => pending.insert(id, call),
             None => return Err(self.closed()),
         };
-        let sent_at_once = is_fetch.then_some(id);
-        if !self.is_sent_at_once(&bytes, &payload, sent_at_once) {
+        if self.is_sent_at_once(&bytes, &payload, matches!(watch, Watch::Fetch).then_some(id)) {
+            begins(&watch);
+            note_written(&self.pending, id);
+        } else {
             self.line_up(id, (bytes, payload)).ok_or_else(|| self.closed())?;
         }
         answer.await.map_err(|_| self.closed())?.map_err(CallError::Refused)
@@ -398,9 +464,26 @@ async fn write_all(
     fetches: Arc<Mutex<Fetches>>,
 ) {
     while let Some(id) = queue.recv().await {
-        let Some(((head, payload), is_fetch)) = take_request(&pending, id) else { continue };
-        fetches.lock().under_way.extend(is_fetch.then_some(id));
-        write_or_end(&mut *writer.lock().await, &head, &payload, &pending).await;
+        let Some(((head, payload), watch)) = take_request(&pending, id) else { continue };
+        let mut writer = writer.lock().await;
+        fetches.lock().under_way.extend(matches!(watch, Watch::Fetch).then_some(id));
+        begins(&watch);
+        write_or_end(&mut writer, &head, &payload, &pending).await;
+        note_written(&pending, id);
+    }
+}
+
+/// The request begins to go out.
+fn begins(watch: &Watch) {
+    if let Watch::Began(began) = watch {
+        began.get_or_init(Instant::now);
+    }
+}
+
+/// A request is with the system.
+fn note_written(pending: &Pending, id: u64) {
+    if let Some(call) = pending.lock().as_mut().and_then(|pending| pending.get_mut(&id)) {
+        call.written = Some(Instant::now());
     }
 }
 
@@ -412,10 +495,10 @@ async fn write_or_end(writer: &mut Patient<Outgoing>, head: &[u8], payload: &Byt
     }
 }
 
-fn take_request(pending: &Pending, id: u64) -> Option<((Vec<u8>, Bytes), bool)> {
+fn take_request(pending: &Pending, id: u64) -> Option<((Vec<u8>, Bytes), Watch)> {
     let mut pending = pending.lock();
     let call = pending.as_mut()?.get_mut(&id)?;
-    Some((call.request.take()?, call.is_fetch))
+    Some((call.request.take()?, call.watch.clone()))
 }
 
 /// Writes a frame: head and body, then the payload.

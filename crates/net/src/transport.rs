@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use rustix::net::sockopt;
 use rustls::ConnectionCommon;
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, BufReader, ReadBuf, ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream, unix};
 use tokio::sync::mpsc;
@@ -185,7 +186,11 @@ pub(crate) fn of_tcp(stream: TcpStream) -> io::Result<Buffered> {
     const BUFFER_BYTES: usize = 128 << 10;
     /// Silence after which the peer's host is asked whether it is there, and the time between two such questions.
     const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(10));
+    /// Bytes that wait in the system and have not been sent: as few as keep a fast link busy, so that on a slow one something moves
+    /// again and again, and little stands before what is sent next.
+    const UNSENT_BYTES: u32 = 256 << 10;
     stream.set_nodelay(true)?;
+    SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_BYTES)?;
     sockopt::set_socket_keepalive(&stream, true)?;
     sockopt::set_tcp_keepidle(&stream, KEEPALIVE.0)?;
     sockopt::set_tcp_keepintvl(&stream, KEEPALIVE.1)?;
