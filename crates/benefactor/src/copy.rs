@@ -35,9 +35,9 @@ const ORDERS_MAX: usize = 16_384;
 /// Copies between two syncs of the other benefactor: with the usual chunks as much as a disk writes in a tenth of a second.
 const BATCH: usize = 32;
 /// Copies under way at one time, in all lanes: some are read while others are sent. Each takes the memory of a block.
-const AT_ONCE: usize = 6;
-/// Those of one lane: a destination that doesn't answer leaves turns for others.
-const AT_ONCE_IN_LANE: usize = 4;
+const AT_ONCE: usize = 8;
+/// Those of one lane: one is sent while the other is stored. Destinations to which much is on its way leave turns for others.
+const AT_ONCE_IN_LANE: usize = 2;
 /// Longest time that a copy gives way to clients: under constant load copies still make good progress.
 const PATIENCE: Duration = Duration::from_millis(20);
 /// A lane that had no orders for so long ends, and its connection with it.

@@ -46,7 +46,7 @@ struct Repaired {
 pub fn run(bench: &Bench) -> Result<Section, Error> {
     let loss = match bench.size {
         Size::Tiny => Loss { benefactors: 3, cases: &[(100, 8_000_000)] },
-        Size::Small => Loss { benefactors: 6, cases: &[(100, 600_000_000), (1000, 3_000_000_000)] },
+        Size::Small => Loss { benefactors: 6, cases: &[(100, 1_500_000_000), (1000, 3_000_000_000)] },
         Size::Full => Loss { benefactors: 6, cases: &[(100, 3_000_000_000), (1000, 12_000_000_000)] },
     };
     let made = |(mbit, bytes): &(u32, u64)| repair(bench, loss.benefactors, *bytes, *mbit);
