@@ -4,7 +4,7 @@
 //! first, once for all blocks that are to be made of them ([`crate::remake`]).
 //!
 //! Each destination has a lane of its own, so that a slow one holds nobody else up: no lane has all the turns, a turn is given back
-//! when an answer takes long, what waits behind one to which nothing moves any more is handed back to the manager, and a batch ends with
+//! when an answer takes long, what waits behind one to which nothing moves, or little, is handed back to the manager, and a batch ends with
 //! the first block that is not answered. Within a lane blocks go in the order in which they were ordered, in
 //! batches, each made durable at its end. A block lets clients go first for a moment, not for ever: writers may be waiting for
 //! it. Copies take their part of the rates that the owner sets.
@@ -24,7 +24,7 @@ use stdchk_model::{BenefactorId, BlockId, Encoding, ErrorCode, Failure, Permit, 
 use stdchk_net::{BufferPool, Bytes, CallError, Connection, Identity, Keys};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::pace::Cost;
 use crate::remake::Remaker;
@@ -48,6 +48,8 @@ const LOOK: Duration = Duration::from_millis(5);
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time after which others don't wait any more for who waits for an answer: the largest block takes less on a network of 100 Mbit/s.
 pub(crate) const STALL: Duration = Duration::from_secs(2);
+/// Time after which that is so also where something moves.
+const TRICKLE: Duration = Duration::from_secs(10);
 
 /// A block to be put at another benefactor.
 pub(crate) struct Work {
@@ -187,7 +189,7 @@ struct Lane {
     address: String,
     connection: Option<Arc<Connection>>,
     failed: Failures,
-    /// Puts that have waited for their answer for [`STALL`] without anything that moved.
+    /// Puts that have waited for their answer for [`STALL`] without anything that moved, or for [`TRICKLE`].
     stalled: Arc<AtomicU32>,
 }
 
@@ -358,7 +360,7 @@ impl Copier {
     }
 }
 
-/// Waits for an answer. If that takes long, others have the turn meanwhile, and while nothing has `moved` it is counted.
+/// Waits for an answer. If that takes long, others have the turn meanwhile, and while nothing has `moved`, or after long, it is counted.
 pub(crate) async fn answered<T, P>(
     call: impl Future<Output = T>,
     turn: P,
@@ -366,14 +368,15 @@ pub(crate) async fn answered<T, P>(
     moved: impl Fn() -> u64,
 ) -> (T, Option<P>) {
     let mut call = pin!(call);
-    let mut before = moved();
+    let (began, mut before) = (Instant::now(), moved());
     if let Ok(answer) = timeout(STALL, &mut call).await {
         return (answer, Some(turn));
     }
     drop(turn);
     loop {
         let now = moved();
-        let _counted = (now == before).then(|| Counted::new(stalled));
+        let is_stalled = now == before || began.elapsed() >= TRICKLE;
+        let _counted = is_stalled.then(|| Counted::new(stalled));
         before = now;
         if let Ok(answer) = timeout(STALL, &mut call).await {
             return (answer, None);

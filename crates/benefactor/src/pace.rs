@@ -2,7 +2,7 @@
 //!
 //! Every request takes its bytes from the future, and begins when all before it are paid for. So a rate holds over any time longer
 //! than [`BURST`], whoever asks, in the order in which they ask. Nobody waits here with a lock or with memory for an answer; what carries
-//! no bytes, such as heartbeats and syncs, doesn't come by. Clients wait for an answer for ten seconds: whoever would wait longer than
+//! no bytes, such as heartbeats and syncs, doesn't come by. Clients wait for ten seconds in which nothing moves: whoever would wait longer than
 //! [`WAIT_MAX`] is sent elsewhere at once, or asks again, and isn't left to take a slow benefactor for a dead one.
 
 use std::sync::atomic::{AtomicBool, Ordering};

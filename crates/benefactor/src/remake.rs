@@ -185,8 +185,6 @@ impl Remaker {
     ) -> Result<(BenefactorReply, Buffer), CallError> {
         let request = Asked { request, with: Some(vec![*permit]) };
         let Peer { connection, stalled } = self.peer(address);
-        let open = connection.clone();
-        let moved = move || open.as_ref().map_or(0, |open| open.moved());
         if stalled.load(Ordering::Relaxed) > 0 {
             return Err(unavailable(format!("{address} has not answered others yet")).into());
         }
@@ -197,7 +195,7 @@ impl Remaker {
             };
             open.call(&request, Bytes::new(), ANSWER_TIMEOUT).await
         };
-        let (answer, _) = answered(call, (), &stalled, moved).await;
+        let (answer, _) = answered(call, (), &stalled, || 0).await;
         if answer.as_ref().is_err_and(CallError::is_transport)
             && let Some(peer) = self.peers.lock().get_mut(address)
         {

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::pin::pin;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -11,7 +11,7 @@ use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, Bloc
 use stdchk_model::message::handshake::Role;
 use stdchk_model::message::manager::{BenefactorInfo, ManagerReply, ManagerRequest, Sent};
 use stdchk_model::{BenefactorId, BlockId, Encoding, ErrorCode, Failure, Receipt};
-use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Connection, Retry};
+use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Connection, Progress, Retry};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
@@ -98,26 +98,41 @@ struct Put<'a> {
     benefactors: &'a Benefactors,
     id: BenefactorId,
     bytes: usize,
+    /// It is answered once the block is on the disk.
+    durable: bool,
+    /// Why the benefactor was passed over before, if it was.
+    before: Option<PassedOver>,
     /// Into how many parts this client's link was divided then.
     shares: usize,
-    /// When it began to go out.
-    began: Arc<OnceLock<Instant>>,
+    progress: Arc<Progress>,
     taken: bool,
 }
 
 impl Put<'_> {
-    /// Whether it takes far longer than is usual, or what was put there before does, behind which it waits.
+    /// Whether it takes far longer than is usual, or what goes out there before it does.
     fn is_slow(&self) -> bool {
-        match self.began.get() {
-            Some(began) => began.elapsed() >= self.benefactors.all.lock().limit(self.bytes),
-            None => self.benefactors.why_passed_over(self.id) == Some(PassedOver::Slow),
+        let limit = self.benefactors.all.lock().limit(self.bytes);
+        let lasts = |since: Instant, limit| since.elapsed() >= limit;
+        match (self.progress.began(), self.progress.written()) {
+            (None, _) => {
+                let writing = self.benefactors.writing_since(self.id);
+                let is_late = writing.zip(limit).is_some_and(|(since, limit)| lasts(since, limit));
+                is_late || self.before.is_none() && self.benefactors.why_passed_over(self.id).is_some()
+            }
+            // Only its disk is waited for.
+            (Some(_), Some(_)) if self.durable => false,
+            (Some(began), written) => match limit {
+                Some(limit) => lasts(began, limit),
+                None => written.is_some_and(|written| lasts(written, PUT_TIMEOUT)),
+            },
         }
     }
 }
 
 impl Drop for Put<'_> {
     fn drop(&mut self) {
-        let took = self.began.get().filter(|_| self.taken).map(Instant::elapsed);
+        let counts = self.taken && !self.durable;
+        let took = self.progress.began().filter(|_| counts).map(|began| began.elapsed());
         self.benefactors.all.lock().end(self.id, (self.bytes, self.shares), took);
         if let Some(link) = self.benefactors.links.lock().get_mut(&self.id) {
             link.sending.end(self.bytes, self.taken);
@@ -333,8 +348,19 @@ impl Benefactors {
         payload: Bytes,
         limit: Duration,
     ) -> Result<(BenefactorReply, Buffer), CallError> {
+        self.call_watched(id, request, payload, limit, Arc::default()).await
+    }
+
+    async fn call_watched(
+        self: &Arc<Self>,
+        id: BenefactorId,
+        request: &BenefactorRequest,
+        payload: Bytes,
+        limit: Duration,
+        progress: Arc<Progress>,
+    ) -> Result<(BenefactorReply, Buffer), CallError> {
         let answer = match self.connection(id).await {
-            Ok(connection) => connection.call(request, payload, limit).await,
+            Ok(connection) => connection.call_watched(request, payload, limit, progress).await,
             Err(error) => Err(error),
         };
         self.heard(id, answer).await
@@ -356,7 +382,12 @@ impl Benefactors {
         answer
     }
 
-    /// Those of `benefactors` that answered moments ago, or do now when they are asked.
+    /// Since when a request goes out to a benefactor, if one does.
+    fn writing_since(&self, id: BenefactorId) -> Option<Instant> {
+        self.links.lock().get(&id)?.connection.writing_since()
+    }
+
+    /// Those of `benefactors` that answered moments ago, or do now when they are asked: not who has much to take before.
     pub(crate) async fn alive(
         self: &Arc<Self>,
         benefactors: impl IntoIterator<Item = BenefactorId>,
@@ -376,7 +407,10 @@ impl Benefactors {
                     }
                     _ => {
                         let this = Arc::clone(self);
-                        asked.spawn(async move { this.answers(id).await.then_some(id) });
+                        asked.spawn(async move {
+                            let answers = timeout(ALIVE_TIMEOUT, this.answers(id)).await;
+                            answers.unwrap_or(false).then_some(id)
+                        });
                     }
                 }
             }
@@ -432,16 +466,25 @@ impl Benefactors {
     ) -> Result<(Option<Receipt>, bool), CallError> {
         let insists = before == Some(PassedOver::Busy);
         let request = BenefactorRequest::Put { block, encoding, durable, insists };
-        let mut put = self.begin_put(id, payload.len());
-        let answer = match durable {
-            true => self.call_patiently(id, &request, payload, SYNC_TIMEOUT).await,
-            false => {
-                let mut answer = pin!(self.call_put(id, &request, payload, &put.began));
-                loop {
-                    match timeout(PUT_LOOK, &mut answer).await {
-                        Ok(answer) => break answer,
-                        Err(_) if before.is_some() || !put.is_slow() => {}
-                        Err(_) => break Err(self.is_slow(id).into()),
+        let mut put = self.begin_put(id, payload.len(), durable, before);
+        let answer = {
+            let progress = Arc::clone(&put.progress);
+            let call = async {
+                match durable {
+                    true => self.call_patiently(id, &request, payload, SYNC_TIMEOUT, progress).await,
+                    false => self.call_put(id, &request, payload, progress).await,
+                }
+            };
+            let mut answer = pin!(call);
+            loop {
+                match timeout(PUT_LOOK, &mut answer).await {
+                    Ok(answer) => break answer,
+                    Err(_) if !put.is_slow() => {}
+                    Err(_) => {
+                        let slow = self.is_slow(id);
+                        if before.is_none() {
+                            break Err(slow.into());
+                        }
                     }
                 }
             }
@@ -457,24 +500,32 @@ impl Benefactors {
         }
     }
 
+    /// As [`Self::call`], but for who goes elsewhere if it fails, and doesn't wait until the manager says where the benefactor is now.
     async fn call_put(
         self: &Arc<Self>,
         id: BenefactorId,
         request: &BenefactorRequest,
         payload: Bytes,
-        began: &Arc<OnceLock<Instant>>,
+        progress: Arc<Progress>,
     ) -> Result<(BenefactorReply, Buffer), CallError> {
         let answer = match self.connection(id).await {
-            Ok(connection) => connection.call_watched(request, payload, PUT_TIMEOUT, began).await,
+            Ok(connection) => connection.call_watched(request, payload, PUT_TIMEOUT, progress).await,
             Err(error) => Err(error),
         };
-        self.heard(id, answer).await
+        if answer.as_ref().is_err_and(CallError::is_transport) {
+            self.suspect(id);
+            let this = Arc::clone(self);
+            tokio::spawn(async move { this.relearn().await });
+        } else if let Some(link) = self.links.lock().get_mut(&id) {
+            link.answered_at = Some(Instant::now());
+        }
+        answer
     }
 
     /// Has writers choose others than one that takes long for a block, and asks it whether it is there: one that doesn't even say that has
     /// failed.
     fn is_slow(self: &Arc<Self>, id: BenefactorId) -> Failure {
-        if self.why_passed_over(id).is_none() {
+        if self.why_passed_over(id) != Some(PassedOver::Slow) {
             let this = Arc::clone(self);
             tokio::spawn(async move { this.answers(id).await });
         }
@@ -483,12 +534,18 @@ impl Benefactors {
         Failure::new(ErrorCode::Unavailable, message)
     }
 
-    fn begin_put(&self, id: BenefactorId, bytes: usize) -> Put<'_> {
+    fn begin_put(
+        &self,
+        id: BenefactorId,
+        bytes: usize,
+        durable: bool,
+        before: Option<PassedOver>,
+    ) -> Put<'_> {
         if let Some(link) = self.links.lock().get_mut(&id) {
             link.sending.begin(bytes);
         }
         let shares = self.all.lock().begin(id);
-        Put { benefactors: self, id, bytes, shares, began: Arc::default(), taken: false }
+        Put { benefactors: self, id, bytes, durable, before, shares, progress: Arc::default(), taken: false }
     }
 
     /// Lets a benefactor make `blocks` durable; the receipt names those that it has.
@@ -498,7 +555,7 @@ impl Benefactors {
         blocks: Vec<BlockId>,
     ) -> Result<Receipt, CallError> {
         let request = BenefactorRequest::Sync { blocks, tell: false };
-        match self.call_patiently(id, &request, Bytes::new(), SYNC_TIMEOUT).await? {
+        match self.call_patiently(id, &request, Bytes::new(), SYNC_TIMEOUT, Arc::default()).await? {
             (BenefactorReply::Synced(receipt), _) => Ok(receipt),
             _ => Err(crate::unexpected("Sync").into()),
         }
@@ -512,6 +569,7 @@ impl Benefactors {
         request: &BenefactorRequest,
         payload: Bytes,
         limit: Duration,
+        progress: Arc<Progress>,
     ) -> Result<(BenefactorReply, Buffer), CallError> {
         let silent = async {
             // One that failed is asked at once.
@@ -530,7 +588,7 @@ impl Benefactors {
         };
         tokio::select! {
             biased;
-            answer = self.call(id, request, payload, limit) => answer,
+            answer = self.call_watched(id, request, payload, limit, progress) => answer,
             error = silent => Err(error),
         }
     }
@@ -578,7 +636,7 @@ impl Benefactors {
     ) -> Result<Vec<BlockState>, CallError> {
         let asked = blocks.len();
         let request = BenefactorRequest::Verify { blocks };
-        match self.call_patiently(id, &request, Bytes::new(), VERIFY_TIMEOUT).await? {
+        match self.call_patiently(id, &request, Bytes::new(), VERIFY_TIMEOUT, Arc::default()).await? {
             (BenefactorReply::Verified { states }, _) if states.len() == asked => Ok(states),
             _ => Err(crate::unexpected("Verify").into()),
         }

@@ -23,10 +23,11 @@ const TOLD_BYTES_MIN: u64 = 1 << 20;
 /// What puts usually take, from when they begin to go out until they are answered, at whichever benefactor.
 ///
 /// A link of this client that is narrow is shared by all to which something goes out: with how many there are, what is usual changes.
+/// Where benefactors are what is slow, it doesn't. Both count, and whichever is more.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Usual {
-    /// Seconds for each byte if there were one benefactor, the newest puts weighing most; `None`: there was none yet.
-    per_byte: Option<f64>,
+    /// Seconds for each byte, and those if there were one benefactor, the newest puts weighing most; `None`: there was none yet.
+    per_byte: Option<(f64, f64)>,
     /// To whom something is put, and how many blocks.
     under_way: HashMap<BenefactorId, usize>,
 }
@@ -41,8 +42,10 @@ impl Usual {
     /// A put has ended that began when the link was divided into so many parts; `took`: since when it went out, if the block was taken.
     pub(crate) fn end(&mut self, to: BenefactorId, (bytes, shares): (usize, usize), took: Option<Duration>) {
         if let Some(took) = took {
-            let newest = took.as_secs_f64() / (bytes.max(BYTES_MIN) * shares) as f64;
-            self.per_byte = Some(self.per_byte.map_or(newest, |usual| usual + (newest - usual) * NEWEST));
+            let newest = took.as_secs_f64() / bytes.max(BYTES_MIN) as f64;
+            let (usual, alone) = self.per_byte.unwrap_or((newest, newest / shares as f64));
+            let with = |usual: f64, newest: f64| usual + (newest - usual) * NEWEST;
+            self.per_byte = Some((with(usual, newest), with(alone, newest / shares as f64)));
         }
         if let Entry::Occupied(mut count) = self.under_way.entry(to) {
             *count.get_mut() -= 1;
@@ -52,11 +55,11 @@ impl Usual {
         }
     }
 
-    /// How long a put may take before it is slow: for ever, as long as nothing is known.
-    pub(crate) fn limit(&self, bytes: usize) -> Duration {
-        let Some(per_byte) = self.per_byte else { return Duration::MAX };
-        let seconds = per_byte * (bytes.max(BYTES_MIN) * self.shares()) as f64 * SLOW_TIMES;
-        Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX).max(SLOW_MIN)
+    /// How long a put may take before it is slow, if that is known.
+    pub(crate) fn limit(&self, bytes: usize) -> Option<Duration> {
+        let (usual, alone) = self.per_byte?;
+        let seconds = usual.max(alone * self.shares() as f64) * bytes.max(BYTES_MIN) as f64 * SLOW_TIMES;
+        Some(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX).max(SLOW_MIN))
     }
 
     fn shares(&self) -> usize {
@@ -149,13 +152,13 @@ mod tests {
             let shares = usual.begin(BenefactorId(1));
             usual.end(BenefactorId(1), (bytes, shares), took);
         };
-        assert_eq!(usual.limit(MIB), Duration::MAX);
+        assert_eq!(usual.limit(MIB), None);
         put(&mut usual, MIB, None);
-        assert_eq!(usual.limit(MIB), Duration::MAX, "what wasn't taken says nothing");
+        assert_eq!(usual.limit(MIB), None, "what wasn't taken says nothing");
         (0..100).for_each(|_| put(&mut usual, MIB, Some(Duration::from_millis(10))));
-        assert_eq!(usual.limit(MIB), SLOW_MIN);
+        assert_eq!(usual.limit(MIB), Some(SLOW_MIN));
         (0..100).for_each(|_| put(&mut usual, MIB, Some(Duration::from_millis(500))));
-        let limit = usual.limit(MIB);
+        let limit = usual.limit(MIB).unwrap();
         assert!((3_900..4_100).contains(&limit.as_millis()), "{limit:?}");
         assert_eq!(usual.limit(1), usual.limit(BYTES_MIN));
     }
@@ -171,18 +174,19 @@ mod tests {
                 assert_eq!(shares, if turn == 0 { id as usize + 1 } else { 10 });
             }
         }
-        assert_eq!(usual.limit(MIB), Duration::from_secs(40));
+        assert_eq!(usual.limit(MIB), Some(Duration::from_secs(40)));
         // Then each takes ten times as long, and that is nothing new.
         for id in 0..10 {
             usual.end(BenefactorId(id), (MIB, 10), Some(Duration::from_secs(5)));
         }
-        let limit = usual.limit(MIB).as_secs_f64();
+        let limit = usual.limit(MIB).unwrap().as_secs_f64();
         assert!((39.9..40.1).contains(&limit), "{limit}");
         for id in 0..10 {
             usual.end(BenefactorId(id), (MIB, 10), None);
         }
-        let limit = usual.limit(MIB).as_secs_f64();
-        assert!(usual.under_way.is_empty() && (3.9..4.1).contains(&limit), "{limit}");
+        // One who is alone then may still be as slow as it was.
+        let limit = usual.limit(MIB).unwrap().as_secs_f64();
+        assert!(usual.under_way.is_empty() && (25.0..40.0).contains(&limit), "{limit}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -31,11 +31,21 @@ impl Shared {
         }
     }
 
-    /// What the connection that works has carried, if there is one.
-    pub(crate) fn carried(&self) -> Option<Carried> {
+    /// The connection that works, if there is one.
+    fn open(&self) -> Option<Arc<Connection>> {
         // Whoever opens one has the lock.
         let state = self.0.try_lock().ok()?;
-        state.connection.as_ref().filter(|connection| !connection.is_closed()).map(|open| open.carried())
+        state.connection.as_ref().filter(|connection| !connection.is_closed()).cloned()
+    }
+
+    /// What the connection that works has carried, if there is one.
+    pub(crate) fn carried(&self) -> Option<Carried> {
+        self.open().map(|open| open.carried())
+    }
+
+    /// Since when it sends one request, if it does.
+    pub(crate) fn writing_since(&self) -> Option<Instant> {
+        self.open()?.writing_since()
     }
 
     /// The connection; `open` makes one if there is none that works. What it takes is noted in `longest`, if none took longer before.

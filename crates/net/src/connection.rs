@@ -38,8 +38,8 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// reads on, and calls have limits of their own; a server that is stopped must not keep the memory of its requests.
 const REQUEST_PATIENCE: Duration = Duration::from_secs(60);
 
-/// So many times its limit a call is waited for at most, from when its request is with the system.
-const ANSWERED_WITHIN: u32 = 6;
+/// So many times its limit a call is waited for at most, from when its request is with the system, and no longer than this unless the limit is.
+const ANSWERED_WITHIN: (u32, Duration) = (6, Duration::from_secs(60));
 /// So many looks at what moved are taken within a limit.
 const LOOKS: u32 = 4;
 
@@ -136,15 +136,31 @@ struct Fetches {
     answered: u64,
 }
 
-/// What is asked for with a call beside its answer.
-#[derive(Clone, Debug)]
-enum Watch {
-    /// Nothing.
-    None,
-    /// That [`Connection::carried`] counts it.
-    Fetch,
-    /// When its request begins to go out.
-    Began(Arc<OnceLock<Instant>>),
+/// How far the request of a call has got.
+#[derive(Debug, Default)]
+pub struct Progress {
+    began: OnceLock<Instant>,
+    written: OnceLock<Instant>,
+}
+
+impl Progress {
+    /// When it began to go out: what was asked for before had gone then.
+    pub fn began(&self) -> Option<Instant> {
+        self.began.get().copied()
+    }
+
+    /// When all of it was with the system.
+    pub fn written(&self) -> Option<Instant> {
+        self.written.get().copied()
+    }
+
+    fn begins(&self) {
+        self.began.get_or_init(Instant::now);
+    }
+
+    fn ends(&self) {
+        self.written.get_or_init(Instant::now);
+    }
 }
 
 /// A call under way. It is gone from the table with whoever waits for it, and so is its memory.
@@ -152,9 +168,8 @@ enum Watch {
 struct Call {
     /// Head, body and payload, while they wait for the socket.
     request: Option<(Vec<u8>, Bytes)>,
-    /// When all of it was with the system.
-    written: Option<Instant>,
-    watch: Watch,
+    is_fetch: bool,
+    progress: Arc<Progress>,
     answer: oneshot::Sender<Answer>,
 }
 
@@ -175,6 +190,8 @@ pub struct Connection {
     fetches: Arc<Mutex<Fetches>>,
     received: Arc<AtomicU64>,
     sent: Arc<AtomicU64>,
+    /// Since when the task that writes is at one frame, if it is.
+    writing: Arc<Mutex<Option<Instant>>>,
 }
 
 impl Connection {
@@ -197,13 +214,31 @@ impl Connection {
         let pending: Pending = Arc::new(Mutex::new(Some(HashMap::new())));
         let (received, sent) = (reader.moved_in_all(), writer.moved_in_all());
         let writer = Arc::new(tokio::sync::Mutex::new(writer));
-        let fetches = Arc::<Mutex<Fetches>>::default();
-        tokio::spawn(write_all(Arc::clone(&writer), queue, Arc::clone(&pending), Arc::clone(&fetches)));
+        let (fetches, writing) = (Arc::<Mutex<Fetches>>::default(), Arc::<Mutex<Option<Instant>>>::default());
+        let writes = Writes {
+            writer: Arc::clone(&writer),
+            fetches: Arc::clone(&fetches),
+            writing: Arc::clone(&writing),
+        };
+        tokio::spawn(writes.all(queue, Arc::clone(&pending)));
         let reading =
             tokio::spawn(read_all(reader, Arc::clone(buffers), Arc::clone(&pending), Arc::clone(&fetches)))
                 .abort_handle();
         let (address, next_id) = (address.to_owned(), AtomicU64::new(1));
-        Ok(Self { reading, address, pool, here, outgoing, writer, pending, next_id, fetches, received, sent })
+        Ok(Self {
+            reading,
+            address,
+            pool,
+            here,
+            outgoing,
+            writer,
+            pending,
+            next_id,
+            fetches,
+            received,
+            sent,
+            writing,
+        })
     }
 
     /// What it has brought so far.
@@ -238,6 +273,11 @@ impl Connection {
         self.received.load(Ordering::Relaxed).wrapping_add(self.sent.load(Ordering::Relaxed))
     }
 
+    /// Since when it sends one frame, if it does: that of a call that was given up is sent to its end.
+    pub fn writing_since(&self) -> Option<Instant> {
+        *self.writing.lock()
+    }
+
     /// Sends `request` with `payload` and waits for the answer and its payload, for at most `limit` without anything moving.
     pub async fn call<Q, R>(
         &self,
@@ -249,22 +289,22 @@ impl Connection {
         Q: Encode<()>,
         R: for<'b> Decode<'b, ()>,
     {
-        self.exchange(cbor::encode(request), payload, Watch::None, limit).await
+        self.call_watched(request, payload, limit, Arc::default()).await
     }
 
-    /// As [`Self::call`]; `began` is told when the request begins to go out: what was asked for before has gone then.
+    /// As [`Self::call`]; `progress` tells how far it has got.
     pub async fn call_watched<Q, R>(
         &self,
         request: &Q,
         payload: Bytes,
         limit: Duration,
-        began: &Arc<OnceLock<Instant>>,
+        progress: Arc<Progress>,
     ) -> Result<(R, Buffer), CallError>
     where
         Q: Encode<()>,
         R: for<'b> Decode<'b, ()>,
     {
-        self.exchange(cbor::encode(request), payload, Watch::Began(Arc::clone(began)), limit).await
+        self.exchange((cbor::encode(request), payload), false, limit, progress).await
     }
 
     /// Sends `request` for a payload and waits for it: [`Self::carried`] counts such answers.
@@ -273,18 +313,19 @@ impl Connection {
         Q: Encode<()>,
         R: for<'b> Decode<'b, ()>,
     {
-        self.exchange(cbor::encode(request), Bytes::new(), Watch::Fetch, limit).await
+        self.exchange((cbor::encode(request), Bytes::new()), true, limit, Arc::default()).await
     }
 
     async fn exchange<R: for<'b> Decode<'b, ()>>(
         &self,
-        body: Vec<u8>,
-        payload: Bytes,
-        watch: Watch,
+        request: (Vec<u8>, Bytes),
+        is_fetch: bool,
         limit: Duration,
+        progress: Arc<Progress>,
     ) -> Result<(R, Buffer), CallError> {
-        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let mut answer = pin!(self.ask(id, body, payload, watch));
+        let (times, within) = ANSWERED_WITHIN;
+        let within = within.min(limit.saturating_mul(times)).max(limit);
+        let mut answer = pin!(self.ask(request, is_fetch, Arc::clone(&progress)));
         let (mut moved, mut looks) = (self.moved(), 0);
         let (body, payload) = loop {
             if let Ok(answer) = timeout(limit / LOOKS, &mut answer).await {
@@ -292,7 +333,8 @@ impl Connection {
             }
             let now = self.moved();
             looks = if now == std::mem::replace(&mut moved, now) { looks + 1 } else { 0 };
-            if looks >= LOOKS || self.is_overdue(id, limit) {
+            let is_overdue = progress.written().is_some_and(|written| written.elapsed() >= within);
+            if looks >= LOOKS || is_overdue {
                 return Err(self.late(limit));
             }
         };
@@ -300,32 +342,25 @@ impl Connection {
         Ok((reply, payload))
     }
 
-    /// Whether a request was sent so long ago that no answer is to be expected any more.
-    fn is_overdue(&self, id: u64, limit: Duration) -> bool {
-        let pending = self.pending.lock();
-        let written = pending.as_ref().and_then(|pending| pending.get(&id)?.written);
-        written.is_some_and(|written| written.elapsed() >= limit.saturating_mul(ANSWERED_WITHIN))
-    }
-
     async fn ask(
         &self,
-        id: u64,
-        body: Vec<u8>,
-        payload: Bytes,
-        watch: Watch,
+        (body, payload): (Vec<u8>, Bytes),
+        is_fetch: bool,
+        progress: Arc<Progress>,
     ) -> Result<(Vec<u8>, Buffer), CallError> {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let bytes = frame::encode(&Head { kind: Kind::Request, id }, &body, payload.len())
             .map_err(|error| Failure::new(ErrorCode::TooLong, error.to_string()))?;
         let (sender, answer) = oneshot::channel();
-        let call = Call { request: None, written: None, watch: watch.clone(), answer: sender };
+        let call = Call { request: None, is_fetch, progress: Arc::clone(&progress), answer: sender };
         let _forget = Forget { id, pending: &self.pending };
         match self.pending.lock().as_mut() {
             Some(pending) => pending.insert(id, call),
             None => return Err(self.closed()),
         };
-        if self.is_sent_at_once(&bytes, &payload, matches!(watch, Watch::Fetch).then_some(id)) {
-            begins(&watch);
-            note_written(&self.pending, id);
+        if self.is_sent_at_once(&bytes, &payload, is_fetch.then_some(id)) {
+            progress.begins();
+            progress.ends();
         } else {
             self.line_up(id, (bytes, payload)).ok_or_else(|| self.closed())?;
         }
@@ -457,33 +492,28 @@ fn turned_away() -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, message)
 }
 
-async fn write_all(
+/// What the task that writes has.
+struct Writes {
     writer: Writer,
-    mut queue: mpsc::UnboundedReceiver<u64>,
-    pending: Pending,
     fetches: Arc<Mutex<Fetches>>,
-) {
-    while let Some(id) = queue.recv().await {
-        let Some(((head, payload), watch)) = take_request(&pending, id) else { continue };
-        let mut writer = writer.lock().await;
-        fetches.lock().under_way.extend(matches!(watch, Watch::Fetch).then_some(id));
-        begins(&watch);
-        write_or_end(&mut writer, &head, &payload, &pending).await;
-        note_written(&pending, id);
-    }
+    writing: Arc<Mutex<Option<Instant>>>,
 }
 
-/// The request begins to go out.
-fn begins(watch: &Watch) {
-    if let Watch::Began(began) = watch {
-        began.get_or_init(Instant::now);
-    }
-}
-
-/// A request is with the system.
-fn note_written(pending: &Pending, id: u64) {
-    if let Some(call) = pending.lock().as_mut().and_then(|pending| pending.get_mut(&id)) {
-        call.written = Some(Instant::now());
+impl Writes {
+    /// Writes all requests, one after the other.
+    async fn all(self, mut queue: mpsc::UnboundedReceiver<u64>, pending: Pending) {
+        while let Some(id) = queue.recv().await {
+            let Some(Taken { head, payload, is_fetch, progress }) = take_request(&pending, id) else {
+                continue;
+            };
+            let mut writer = self.writer.lock().await;
+            self.fetches.lock().under_way.extend(is_fetch.then_some(id));
+            progress.begins();
+            *self.writing.lock() = progress.began();
+            write_or_end(&mut writer, &head, &payload, &pending).await;
+            *self.writing.lock() = None;
+            progress.ends();
+        }
     }
 }
 
@@ -495,10 +525,19 @@ async fn write_or_end(writer: &mut Patient<Outgoing>, head: &[u8], payload: &Byt
     }
 }
 
-fn take_request(pending: &Pending, id: u64) -> Option<((Vec<u8>, Bytes), Watch)> {
+/// A request that is to be written.
+struct Taken {
+    head: Vec<u8>,
+    payload: Bytes,
+    is_fetch: bool,
+    progress: Arc<Progress>,
+}
+
+fn take_request(pending: &Pending, id: u64) -> Option<Taken> {
     let mut pending = pending.lock();
     let call = pending.as_mut()?.get_mut(&id)?;
-    Some((call.request.take()?, call.watch.clone()))
+    let (head, payload) = call.request.take()?;
+    Some(Taken { head, payload, is_fetch: call.is_fetch, progress: Arc::clone(&call.progress) })
 }
 
 /// Writes a frame: head and body, then the payload.

@@ -24,7 +24,7 @@ pub mod waits;
 pub use authority::{Authority, join};
 pub use buffer::{Buffer, BufferPool, kept_bytes};
 pub use bytes::Bytes;
-pub use connection::{CallError, Carried, Connection, Identity};
+pub use connection::{CallError, Carried, Connection, Identity, Progress};
 pub use data_dir::{DataDir, DataDirError};
 pub use elsewhere::elsewhere;
 pub use keys::{Keys, KeysError, Member, Parts};

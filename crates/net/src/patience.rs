@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
 /// Period in which a peer must move [`PROGRESS_BYTES_MIN`] of a frame that is under way; it is dropped after one to two
-/// of them. Long enough for a machine that swaps, and longer than a put or a get is waited for.
+/// of them. Long enough for a machine that swaps, and longer than who puts or gets a block waits while nothing moves.
 pub const PATIENCE: Duration = Duration::from_secs(15);
 /// Bytes of an unfinished frame that must move in each period: a trickle holds as much as silence does. A frame that
 /// is shorter has two periods.

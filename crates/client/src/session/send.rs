@@ -239,7 +239,8 @@ impl Session {
         let encoded = self.pool.encoder.encode(self.compression, chunk, bytes, redundancy, key).await?;
         // The turn of this chunk may come when others were waited for in vain.
         self.state.lock().failure.clone().map_or(Ok(()), Err)?;
-        let mut retry = Retry::every(RETRY_PAUSE, PUT_PATIENCE);
+        // From the first time that nobody can be had.
+        let mut retry = None;
         let blocks = &encoded.blocks;
         let is_offered = self.policy.local == Local::Prefer;
         let _offer = is_offered.then(|| self.pool.near.offer(blocks)).flatten();
@@ -267,7 +268,8 @@ impl Session {
                 Err(_) if distance_at(&at) >= needed => break,
                 Err(failure) => {
                     let cause = last.clone().unwrap_or_else(|| self.too_few(&at, encoding.code, &failure));
-                    self.endure(&cause, &failure, &mut retry).await?;
+                    let retry = retry.get_or_insert_with(|| Retry::every(RETRY_PAUSE, PUT_PATIENCE));
+                    self.endure(&cause, &failure, retry).await?;
                     refused.clear();
                     continue;
                 }

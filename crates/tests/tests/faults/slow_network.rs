@@ -136,6 +136,35 @@ fn a_client_behind_a_slow_link_spreads_what_it_writes() {
     }
 }
 
+#[test]
+fn a_writer_does_without_a_host_to_which_little_moves() {
+    let machines = Machines::start(6);
+    machines.make_pool(4, 1, "1GiB");
+    let client = 6;
+    machines.ok(client, &["mkdir", "app"]);
+    machines.ok(client, &["policy", "set", "app", "redundancy=replicate:1", "codec=store"]);
+    (3..7).for_each(|machine| machines.shape(machine, 100));
+    // A block takes eight seconds to get there.
+    machines.shape(2, 1);
+    let mount = machines.mount(client).join("app");
+    let write = |name: &str, bytes: usize, seed| {
+        let content = random_bytes(bytes, seed);
+        let started = Instant::now();
+        std::fs::write(mount.join(name), &content).unwrap();
+        let took = started.elapsed();
+        assert!(std::fs::read(mount.join(name)).unwrap() == content);
+        took
+    };
+    let large = [0, 1].map(|number| write(&format!("large{number}"), 128 * MIB, number));
+    let link = Duration::from_secs_f64(128.0 * MIB as f64 * 8e-6 / 100.0);
+    println!("128 MiB in {large:?}, the link alone {link:?}");
+    let small: Vec<Duration> =
+        (0..24).map(|number| write(&format!("small{number}"), MIB / 4, 100 + number)).collect();
+    println!("256 KiB in {small:?}");
+    assert!(large.iter().all(|took| *took < link * 5 / 4 + Duration::from_secs(4)), "{large:?}");
+    assert!(small.iter().sum::<Duration>() < Duration::from_secs(24), "{small:?}");
+}
+
 /// What a process of its own needs to read a file, each time anew.
 fn reads(machines: &Machines, client: usize, times: usize) -> Vec<Duration> {
     let read = |_| {
