@@ -4,6 +4,9 @@
 pub const CHUNK_BYTES_MAX: usize = 4 << 20;
 /// Smallest configurable chunk, bytes. Below it the metadata of a chunk outweighs its content.
 pub const CHUNK_BYTES_MIN: usize = 4 << 10;
+/// Space that a block takes beside its bytes at a benefactor, at most, bytes: its record's head, what is added to whole units, the head of
+/// a new segment.
+pub const BESIDE_BLOCK_BYTES_MAX: u64 = 12 << 10;
 /// Chunk size of a new folder (paper, section V: 1 MB), bytes.
 pub const CHUNK_BYTES_DEFAULT: usize = 1 << 20;
 /// Largest chunk that is stored without a question whether the pool has it, if it is all of a new file, bytes. Sending so much takes less

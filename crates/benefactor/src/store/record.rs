@@ -185,6 +185,16 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn a_record_takes_little_beside_its_block() {
+        let lengths =
+            [1, INLINE_BYTES_MAX, INLINE_BYTES_MAX + 1, UNIT_LENGTH, UNIT_LENGTH + 1, 1 << 20, (4 << 20) + 1];
+        for length in lengths {
+            let beside = span(length as u32) + crate::store::segment::FIRST_RECORD - length as u64;
+            assert!(beside <= stdchk_model::limits::BESIDE_BLOCK_BYTES_MAX, "{length}: {beside}");
+        }
+    }
+
     fn records() -> [Record; 2] {
         let chunk = ChunkRef { id: ChunkId::of(b"plain"), length: 9_000 };
         let (code, hashes) = (Code::erasure(4, 2).unwrap(), (0..6).map(|byte| ChunkId([byte; 32])).collect());

@@ -17,6 +17,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
+use stdchk_model::limits::BESIDE_BLOCK_BYTES_MAX;
 use stdchk_model::message::benefactor::{
     Command, FailedCopy, Make, NewBlock, OwnerWish, SourceBlock, StorageState,
 };
@@ -282,6 +283,11 @@ impl Hosts {
     }
 }
 
+/// Space that a copy of a chunk of so many bytes takes at a benefactor, at most, bytes.
+fn needs_at_most(length: u32) -> u64 {
+    u64::from(length) + BESIDE_BLOCK_BYTES_MAX
+}
+
 impl Core {
     /// The copies that benefactor `source` should make now.
     pub(super) fn plan_copies(&mut self, source: BenefactorId, now: Now) -> Vec<Command> {
@@ -354,10 +360,11 @@ impl Core {
         let avoid: Vec<BenefactorId> = never.iter().copied().chain(self.copies.avoided(source)).collect();
         let turn = u64::from_le_bytes(*id.0.first_chunk::<8>().ok_or(Care::Blocked)?);
         let bytes = u64::from(chunk.length);
+        let room_bytes = needs_at_most(chunk.length);
         // A chunk that survives a loss waits for those that are busy; one that doesn't, they take.
         let survives = distance(held(chunk.staying(&self.registry), &self.registry)) > 1;
         let insist_until = usize::from(!survives);
-        let wish = Wish { width: make.len(), avoid: &avoid, room_bytes: bytes, turn, insist_until };
+        let wish = Wish { width: make.len(), avoid: &avoid, room_bytes, turn, insist_until };
         let destinations = self.destinations(&hosts.all, &wish, &holders);
         let address = |id: BenefactorId| Some(self.registry.get(id)?.address.clone());
         let new = |(to, index): (&BenefactorId, &Option<u8>)| {
@@ -398,7 +405,7 @@ impl Core {
         let plan = |hosts: &[BenefactorId]| {
             of(&others, hosts).or_else(|| of(&[&others[..], &in_vain[..]].concat(), hosts))
         };
-        let has_room = |host: &&HostState| host.online && host.free_bytes >= u64::from(chunk.length);
+        let has_room = |host: &&HostState| host.online && host.free_bytes >= needs_at_most(chunk.length);
         // Some that are there may be to let go of this chunk alone.
         let owing: Vec<BenefactorId> = chunk.owing().collect();
         let stays = |id: &BenefactorId| !self.registry.leaves(*id) && !owing.contains(id);

@@ -1,6 +1,7 @@
 //! What becomes of orders to make blocks that fail: who is avoided, what is tried next, and when (I6).
 
-use crate::harness::{Pool, chunk, empty_load, session};
+use crate::harness::{CHUNK_LENGTH, Pool, chunk, empty_load, session};
+use stdchk_model::limits::BESIDE_BLOCK_BYTES_MAX;
 use stdchk_model::message::benefactor::{Command, FailedCopy, Make, OwnerWish};
 use stdchk_model::message::manager::{Change, FileKind, ManagerReply, ManagerRequest, StoredBlock};
 use stdchk_model::{BenefactorId, BlockId, Code, EncodingId, Incarnation, Ino};
@@ -265,6 +266,17 @@ fn copies_stand_in_for_fragments_that_only_a_full_benefactor_could_have() {
     assert_eq!((copies_made(&mut pool), pool.status().chunks_at_risk), (3, 1));
     (0..3).for_each(|at| drop(pool.beat(at, &[1], &[])));
     assert_eq!(pool.status().chunks_at_risk, 0);
+}
+
+#[test]
+fn one_whose_room_is_as_large_as_a_chunk_is_asked_for_nothing() {
+    let (mut pool, file) = pool(2, "replicate:2");
+    let length = u64::from(CHUNK_LENGTH);
+    pool.beat_with_free(1, length);
+    pool.write(1, file, &[1], &[0]);
+    assert_eq!(destinations(&mut pool, 0), [0_u32; 0], "the head of its record has no room there");
+    pool.beat_with_free(1, length + BESIDE_BLOCK_BYTES_MAX);
+    assert_eq!(destinations(&mut pool, 0), [1]);
 }
 
 #[test]
