@@ -366,18 +366,26 @@ impl Benefactors {
         self.heard(id, answer).await
     }
 
+    /// Takes note of whether a benefactor answered; true: it didn't.
+    fn has_failed<T>(self: &Arc<Self>, id: BenefactorId, answer: &Result<T, CallError>) -> bool {
+        let has_failed = answer.as_ref().is_err_and(CallError::is_transport);
+        if has_failed {
+            self.suspect(id);
+        } else if let Some(link) = self.links.lock().get_mut(&id) {
+            link.answered_at = Some(Instant::now());
+        }
+        has_failed
+    }
+
     /// Takes note of how a benefactor answered.
     async fn heard<T>(
         self: &Arc<Self>,
         id: BenefactorId,
         answer: Result<T, CallError>,
     ) -> Result<T, CallError> {
-        if answer.as_ref().is_err_and(CallError::is_transport) {
-            self.suspect(id);
+        if self.has_failed(id, &answer) {
             // The address may have changed with a restart: ask the manager before the next attempt.
             drop(self.relearn().await);
-        } else if let Some(link) = self.links.lock().get_mut(&id) {
-            link.answered_at = Some(Instant::now());
         }
         answer
     }
@@ -512,12 +520,9 @@ impl Benefactors {
             Ok(connection) => connection.call_watched(request, payload, PUT_TIMEOUT, progress).await,
             Err(error) => Err(error),
         };
-        if answer.as_ref().is_err_and(CallError::is_transport) {
-            self.suspect(id);
+        if self.has_failed(id, &answer) {
             let this = Arc::clone(self);
             tokio::spawn(async move { this.relearn().await });
-        } else if let Some(link) = self.links.lock().get_mut(&id) {
-            link.answered_at = Some(Instant::now());
         }
         answer
     }
