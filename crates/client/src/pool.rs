@@ -43,12 +43,17 @@ use crate::near::Near;
 use crate::opening::bad_map;
 use crate::reader::{AHEAD_BYTES, Reader};
 use crate::session::{NewFile, SHARE_UNIT, Sealed, Session};
-use crate::spool::Spool;
+use crate::spool::{Found, Left, Spool};
 use crate::stored::Stored;
 use crate::writer::{Unpushed, Writer};
 
 /// Why a file of the spool can't be taken up however often one tries.
-const LEFT_ALONE: [ErrorCode; 3] = [ErrorCode::NoKey, ErrorCode::Denied, ErrorCode::Damaged];
+const LEFT_ALONE: [ErrorCode; 4] =
+    [ErrorCode::NoKey, ErrorCode::Denied, ErrorCode::Damaged, ErrorCode::NoSpace];
+fn is_left_alone(left: &Left, failure: &Failure) -> bool {
+    matches!(left.found, Found::Unreadable(_)) || LEFT_ALONE.contains(&failure.code)
+}
+
 /// Pause before it is asked again whether a file is gone that a manager just started doesn't find.
 const GONE_PAUSE: Duration = Duration::from_millis(200);
 
@@ -483,19 +488,23 @@ impl Pool {
                 tokio::time::sleep(GONE_PAUSE).await;
                 taken = Writer::take_up(&self.inner, spool, &left).await;
             }
+            let ino = left.name.ino;
+            let image = match &left.found {
+                Found::Image(_, image) => Some(&**image),
+                _ => None,
+            };
             match taken {
                 Ok(Some(file)) => unpushed.push(file),
-                Ok(None) => spool.done(left.id, left.image.as_deref()),
+                Ok(None) => spool.done(left.name, image),
                 Err(failure) if failure.code == ErrorCode::NotFound => {
-                    tracing::warn!(ino = %left.record.ino, %failure, "a file of the spool is given up");
-                    spool.done(left.id, left.image.as_deref());
+                    tracing::warn!(%ino, %failure, "a file of the spool is given up");
+                    spool.done(left.name, image);
                 }
-                Err(failure) if !LEFT_ALONE.contains(&failure.code) => return Err(failure),
-                Err(failure) => {
-                    let ino = left.record.ino;
+                Err(failure) if is_left_alone(&left, &failure) => {
                     tracing::error!(%ino, %failure, "a file stays in the spool: the next mount with it tries again");
                     left_alone.insert(ino, failure);
                 }
+                Err(failure) => return Err(failure),
             }
         }
         Ok((unpushed, left_alone))
@@ -733,13 +742,11 @@ impl Inner {
 
     /// Waits a moment for a cell to be stored; if none is on its way, starts one.
     pub(crate) async fn wait_for_room(&self, asking: &Arc<Session>) {
-        let sessions: Vec<Arc<Session>> = self.sessions.lock().values().filter_map(Weak::upgrade).collect();
         if !asking.is_sending() && !asking.spill() {
-            let oldest = sessions
-                .iter()
-                .filter(|session| session.oldest().is_some())
-                .min_by_key(|session| session.oldest());
-            if let Some(session) = oldest {
+            let sessions: Vec<Arc<Session>> =
+                self.sessions.lock().values().filter_map(Weak::upgrade).collect();
+            let begun = sessions.iter().filter_map(|session| Some((session.oldest()?, session)));
+            if let Some((_, session)) = begun.min_by_key(|(oldest, _)| *oldest) {
                 session.spill();
             }
         }

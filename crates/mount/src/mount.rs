@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use fuser::Session;
 use parking_lot::Mutex;
-use stdchk_client::{ClientConfig, Pool, Spool};
+use stdchk_client::{ClientConfig, Pool, SPOOL_BYTES_MIN, Spool};
 use stdchk_model::{ErrorCode, Failure};
 use stdchk_net::notice::{self, Source};
 use tokio::runtime::Runtime;
@@ -72,15 +72,17 @@ pub struct SpoolConfig {
     pub required: bool,
 }
 
-/// How long those who hold files of a detached mount open have to let go of them before they are cut off.
+/// How long those who hold files of a detached mount open have to let go of them before they are cut off; and how long the kernel has to end one
+/// that no tree has any more: others may be in other mount namespaces.
 const DETACHED_PATIENCE: Duration = Duration::from_secs(1);
+const UNMOUNTED_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What happens to a mount.
 enum Event {
     /// The kernel has let go of it.
     Ended(io::Result<()>),
-    /// It is no longer in the tree, but files of it are open.
-    Detached,
+    /// It is no longer in the tree; the kernel lets go of it within this time, or is not waited for.
+    Left(Duration),
 }
 
 /// A mounted pool. Dropping it leaves the pool mounted until the process ends: call [`Mounted::unmount`].
@@ -142,6 +144,14 @@ async fn open(
     let pool = Pool::connect(client).await?;
     let spool = match spool {
         Some(config) => match open_spool(&config, &pool).await {
+            Err(failure) if Spool::has_files(&config.directory) => {
+                let directory = config.directory.display();
+                let what = format!("{failure}; and files wait in {directory} to be pushed to the pool");
+                // Without them their content would be written over unseen, and pushed above that later.
+                return Err(
+                    Failure { message: what, ..failure }.then("mount again once the spool can be used")
+                );
+            }
             Err(failure) if !config.required => {
                 tracing::warn!(%failure, "there is no spool: files of `protocol=clw` and `iw` go through memory");
                 None
@@ -163,6 +173,13 @@ async fn open_spool(config: &SpoolConfig, pool: &Pool) -> Result<Arc<Spool>, Fai
     std::fs::create_dir_all(directory).map_err(refused)?;
     let space = rustix::fs::statvfs(directory).map_err(|error| refused(error.into()))?;
     let half = space.f_bavail.saturating_mul(space.f_frsize) / 2;
+    if config.bytes_max.is_none() && half < SPOOL_BYTES_MIN && Spool::has_files(directory) {
+        // What it has is pushed, and nothing new goes there.
+        let spool = Spool::open(directory, SPOOL_BYTES_MIN, pool).await?;
+        tracing::warn!(spool = %directory.display(), "the disk of the spool is full: new files go through memory");
+        spool.close_for_new(true);
+        return Ok(spool);
+    }
     Spool::open(directory, config.bytes_max.unwrap_or(half), pool).await
 }
 
@@ -192,9 +209,9 @@ impl Mounted {
         // Whoever joins once more finds the mount ended.
         let Some(events) = self.events.lock().take() else { return Ok(()) };
         match events.recv() {
-            Ok(Event::Detached) => match events.recv_timeout(DETACHED_PATIENCE) {
+            Ok(Event::Left(patience)) => match events.recv_timeout(patience) {
                 Ok(Event::Ended(served)) => served,
-                Ok(Event::Detached) | Err(_) => Ok(()),
+                Ok(Event::Left(_)) | Err(_) => Ok(()),
             },
             Ok(Event::Ended(served)) => served,
             Err(_) => Ok(()),
@@ -207,10 +224,12 @@ impl Mounted {
     /// # Errors
     /// The system refused.
     pub fn unmount(&self) -> Result<(), Error> {
-        if point::unmount(&self.point)? == Left::Detached {
-            // Without a listener the mount has ended already.
-            let _ = self.tell.send(Event::Detached);
-        }
+        let patience = match point::unmount(&self.point)? {
+            Left::Detached => DETACHED_PATIENCE,
+            Left::Unmounted => UNMOUNTED_PATIENCE,
+        };
+        // Without a listener the mount has ended already.
+        let _ = self.tell.send(Event::Left(patience));
         Ok(())
     }
 

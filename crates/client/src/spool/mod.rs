@@ -8,6 +8,7 @@ mod image;
 mod ranges;
 mod record;
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
@@ -17,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::process::{Resource, getrlimit};
 use stdchk_model::message::handshake::Role;
-use stdchk_model::{ErrorCode, Failure, SessionId};
+use stdchk_model::{ErrorCode, Failure, Ino, SessionId};
 use stdchk_net::DataDir;
 use tokio::sync::Semaphore;
 
@@ -29,6 +30,9 @@ use crate::pool::Pool;
 /// Extensions of the spool's files.
 const IMAGE: &str = "image";
 const RECORD: &str = "record";
+/// What the local disk says when a file must go another way.
+pub(crate) const NO_ROOM: [io::ErrorKind; 3] =
+    [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded, io::ErrorKind::FileTooLarge];
 /// Images that are synced at a time while they are pushed: what else waits for the local disk has its turn.
 const SYNCS_MAX: usize = 4;
 /// Smallest spool, bytes: below it a file of some size never fits.
@@ -108,10 +112,37 @@ pub struct Spool {
 /// A file that an earlier process left in the spool.
 pub(crate) struct Left {
     /// Under which the spool knows it.
+    pub(crate) name: Name,
+    pub(crate) found: Found,
+}
+
+/// What the spool has of such a file.
+pub(crate) enum Found {
+    /// All that was promised.
+    Image(Record, Arc<Image>),
+    /// The machine went down before it was synced, or its image is gone: it is lost. What its record says, if that was synced.
+    Lost(Option<Record>),
+    /// It can't be read now, for this reason.
+    Unreadable(Failure),
+}
+
+/// The name of a record: it tells whose file is lost if the record itself is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Name {
+    /// The session that was to commit the file first.
     pub(crate) id: SessionId,
-    pub(crate) record: Record,
-    /// `None`: the machine went down before it was synced, or its image is gone; it is lost.
-    pub(crate) image: Option<Arc<Image>>,
+    pub(crate) ino: Ino,
+}
+
+impl Name {
+    fn of(path: &Path) -> Option<Self> {
+        let (id, ino) = path.file_stem()?.to_str()?.split_once('-')?;
+        Some(Self { id: id.parse().ok()?, ino: Ino(ino.parse().ok()?) })
+    }
+
+    fn record(self) -> String {
+        format!("{}-{}.{RECORD}", self.id, self.ino.0)
+    }
 }
 
 impl Spool {
@@ -152,13 +183,19 @@ impl Spool {
         self.budget.is_closed.store(is_closed, Ordering::Release);
     }
 
-    fn path(&self, id: SessionId, extension: &str) -> PathBuf {
-        self.directory.path().join(format!("{id}.{extension}"))
+    /// Whether a directory, as far as it can be looked into, has files of a spool that wait to be pushed.
+    pub fn has_files(directory: &Path) -> bool {
+        let Ok(entries) = fs::read_dir(directory) else { return false };
+        entries.flatten().any(|entry| is_record(&entry.path()))
+    }
+
+    fn image(&self, id: SessionId) -> PathBuf {
+        self.directory.path().join(format!("{id}.{IMAGE}"))
     }
 
     /// An image that outlives the process, known by `id`.
     pub(crate) fn lasting(&self, id: SessionId, size: u64) -> io::Result<Image> {
-        Image::create(&self.path(id, IMAGE), size, true, &self.budget)
+        Image::create(&self.image(id), size, true, &self.budget)
     }
 
     /// An image that vanishes with the process.
@@ -170,19 +207,22 @@ impl Spool {
 
     /// Notes what is in an image and what the application was told of it.
     pub(crate) fn note(&self, id: SessionId, told: &Told, image: &Image) -> io::Result<()> {
-        Record::new(told, &image.shape(), &self.boot).write(&self.path(id, RECORD))
+        let path = self.directory.path().join(Name { id, ino: told.ino }.record());
+        Record::new(told, &image.shape(), &self.boot).write(&path)
     }
 
     /// A file is pushed, or given up: its record goes, then its image.
-    pub(crate) fn done(&self, id: SessionId, image: Option<&Image>) {
-        match fs::remove_file(self.path(id, RECORD)) {
+    pub(crate) fn done(&self, name: Name, image: Option<&Image>) {
+        match fs::remove_file(self.directory.path().join(name.record())) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!(%id, %error, "a record of the spool that is done with stays");
+                tracing::warn!(?name, %error, "a record of the spool that is done with stays");
             }
             _ => {}
         }
-        if let Some(image) = image {
-            image.remove();
+        match image {
+            Some(image) => image.remove(),
+            // One of which nothing counts.
+            None => drop(fs::remove_file(self.image(name.id))),
         }
     }
 
@@ -193,37 +233,52 @@ impl Spool {
             fs::read_dir(directory)?.map(|entry| entry.map(|entry| entry.path())).collect()
         };
         let paths = list().map_err(|error| failed("listing", directory, &error))?;
-        let (records, others): (Vec<_>, Vec<_>) =
-            paths.into_iter().partition(|path| path.extension().is_some_and(|extension| extension == RECORD));
-        for path in others.iter().filter(|path| is_unpromised(path)) {
+        let (records, others): (Vec<_>, Vec<_>) = paths.into_iter().partition(|path| is_record(path));
+        let named = |path: &PathBuf| match Name::of(path) {
+            Some(name) => Some((name, path.clone())),
+            None => {
+                tracing::error!(path = %path.display(), "a file of the spool has a name that no file has, and is left alone");
+                None
+            }
+        };
+        let records: Vec<(Name, PathBuf)> = records.iter().filter_map(named).collect();
+        let promised: HashSet<PathBuf> = records.iter().map(|(name, _)| self.image(name.id)).collect();
+        for path in others.iter().filter(|path| is_ours(path) && !promised.contains(*path)) {
             let _ = fs::remove_file(path);
         }
-        let left = |path: &PathBuf| {
-            let left = self.left_by(path);
-            left.inspect_err(
-                |error| tracing::error!(path = %path.display(), %error, "a file of the spool is left alone"),
-            )
-        };
-        Ok(records.iter().flat_map(left).collect())
+        let left = |(name, path): &(Name, PathBuf)| Left { name: *name, found: self.found(*name, path) };
+        Ok(records.iter().map(left).collect())
     }
 
-    /// The file of a record. Nothing is decided of one that can't be read now: only an image that is gone is lost.
-    fn left_by(&self, path: &Path) -> io::Result<Left> {
-        let record = Record::read(path)?;
-        let id = path.file_stem().and_then(OsStr::to_str).and_then(|id| id.parse().ok());
-        let image = match Image::open(path.with_extension(IMAGE), record.shape(), &self.budget) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            opened => Some(opened?).filter(|_| record.holds(&self.boot)).map(Arc::new),
+    /// What there is of the file of a record. Nothing is decided of what can't be read now: only an image that is gone is lost, and a
+    /// record that was being written when the machine went down.
+    fn found(&self, name: Name, path: &Path) -> Found {
+        let record = match Record::read(path) {
+            Ok(Some(record)) => record,
+            Ok(None) => return Found::Lost(None),
+            Err(error) => return Found::Unreadable(failed("reading", path, &error)),
         };
-        Ok(Left { id: id.ok_or(io::ErrorKind::InvalidFilename)?, record, image })
+        if !record.holds(&self.boot) {
+            return Found::Lost(Some(record));
+        }
+        let image = self.image(name.id);
+        match Image::open(image.clone(), record.shape(), &self.budget) {
+            Ok(image) => Found::Image(record, Arc::new(image)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Found::Lost(Some(record)),
+            Err(error) => Found::Unreadable(failed("opening", &image, &error)),
+        }
     }
 }
 
-/// Files of which no record tells, and records that were never finished.
-fn is_unpromised(path: &Path) -> bool {
-    let extension = path.extension().and_then(|extension| extension.to_str());
+fn is_record(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == RECORD)
+}
+
+/// Images, and records that were never finished.
+fn is_ours(path: &Path) -> bool {
+    let extension = path.extension().and_then(OsStr::to_str);
     match extension {
-        Some(IMAGE) => matches!(path.with_extension(RECORD).try_exists(), Ok(false)),
+        Some(IMAGE) => true,
         Some("new") => path.file_stem().is_some_and(|stem| stem != "STDCHK"),
         _ => false,
     }

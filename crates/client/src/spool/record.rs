@@ -6,12 +6,14 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use minicbor::{Decode, Encode};
 use stdchk_model::message::manager::TimeNs;
 use stdchk_model::{Ino, KeyId, SessionId, cbor};
 
+use super::NO_ROOM;
 use super::image::Shape;
 
 /// Layout of records that this code writes and reads.
@@ -88,29 +90,92 @@ impl Record {
         self.synced || self.boot == boot
     }
 
-    /// Writes it in one step; durable if it says so itself.
+    /// Writes it in one step; durable if it says so itself. Where there is no room for a new one, the old one's place is taken.
     pub(super) fn write(&self, path: &Path) -> io::Result<()> {
         let new = path.with_extension("new");
-        let mut file = File::create(&new)?;
-        file.write_all(&cbor::encode(self))?;
-        if self.synced {
-            file.sync_data()?;
+        let written = self.write_anew(&new).and_then(|()| fs::rename(&new, path));
+        if let Err(error) = written {
+            let _ = fs::remove_file(&new);
+            if !NO_ROOM.contains(&error.kind()) || self.write_over(path).is_err() {
+                return Err(error);
+            }
         }
-        fs::rename(&new, path)?;
         match (self.synced, path.parent()) {
             (true, Some(directory)) => File::open(directory)?.sync_all(),
             _ => Ok(()),
         }
     }
 
-    pub(super) fn read(path: &Path) -> io::Result<Self> {
+    fn write_anew(&self, path: &Path) -> io::Result<()> {
+        let mut file = File::create(path)?;
+        file.write_all(&cbor::encode(self))?;
+        if self.synced { file.sync_data() } else { Ok(()) }
+    }
+
+    /// Writes it over an earlier one within the same block of the disk, which needs no further one.
+    fn write_over(&self, path: &Path) -> io::Result<()> {
+        /// Smallest block of file systems in use, bytes.
+        const BLOCK_BYTES: usize = 1024;
+        let bytes = cbor::encode(self);
+        let file = File::options().write(true).open(path)?;
+        if bytes.len() > BLOCK_BYTES || file.metadata()?.len() == 0 {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        file.write_all_at(&bytes, 0)?;
+        file.set_len(bytes.len() as u64)?;
+        if self.synced { file.sync_data() } else { Ok(()) }
+    }
+
+    /// Reads one; `None`: it was never finished. Its bytes were on their way to the disk when the machine went down.
+    pub(super) fn read(path: &Path) -> io::Result<Option<Self>> {
         let bytes = fs::read(path)?;
-        let record: Self = cbor::decode(&bytes).map_err(io::Error::other)?;
+        let record: Self = match cbor::decode(&bytes) {
+            Ok(record) => record,
+            Err(error) if error.is_end_of_input() || bytes.iter().all(|byte| *byte == 0) => return Ok(None),
+            Err(error) => return Err(io::Error::other(error)),
+        };
         match record.layout {
-            LAYOUT => Ok(record),
+            LAYOUT => Ok(Some(record)),
             other => {
                 Err(io::Error::other(format!("it has layout {other}, this stdchk reads layout {LAYOUT}")))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(size: u64, synced: bool) -> Record {
+        let (ino, session) = (Ino(7), SessionId([1; 16]));
+        let told = Told { ino, session, base: None, mtime: 5, closed: true, synced, key: None };
+        Record::new(&told, &Shape { size, ..Shape::default() }, "boot")
+    }
+
+    #[test]
+    fn a_record_takes_the_place_of_an_earlier_one_whatever_their_lengths() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("one.record");
+        assert!(record(1, true).write_over(&path).is_err(), "there is none");
+        record(u64::MAX, true).write(&path).unwrap();
+        for (size, synced) in [(1, true), (u64::MAX, false), (300, true)] {
+            record(size, synced).write_over(&path).unwrap();
+            assert_eq!(Record::read(&path).unwrap(), Some(record(size, synced)));
+        }
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_was_never_finished_is_no_record() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("one.record");
+        let whole = cbor::encode(&record(9, false));
+        for length in 0..whole.len() {
+            fs::write(&path, &whole[..length]).unwrap();
+            assert_eq!(Record::read(&path).unwrap(), None, "{length}");
+        }
+        fs::write(&path, vec![0; whole.len()]).unwrap();
+        assert_eq!(Record::read(&path).unwrap(), None);
     }
 }

@@ -11,7 +11,7 @@ mod push;
 
 pub use push::Unpushed;
 
-use std::io::{self, ErrorKind};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -26,10 +26,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use crate::holes::{Sought, first};
 use crate::pool::Inner;
 use crate::session::{NewFile, Session, check_end};
-use crate::spool::{Image, Spool, Told};
-
-/// What the local disk says when a file must go another way.
-const NO_ROOM: [ErrorKind; 3] = [ErrorKind::StorageFull, ErrorKind::QuotaExceeded, ErrorKind::FileTooLarge];
+use crate::spool::{Image, NO_ROOM, Name, Spool, Told};
 
 /// One file being written. All methods may be called concurrently.
 pub struct Writer {
@@ -294,17 +291,17 @@ impl Writer {
         self.unsynced.store(true, Ordering::Release);
         if self.noted.lock().is_some_and(|noted| noted.closed) {
             let reopened = self.note(image, |noted| noted.map(|noted| Noted { closed: false, ..noted }));
-            reopened.map_err(|error| self.unspooled("noting a change", &error))?;
+            match reopened {
+                Err(error) if self.has_no_room(&error) => return Ok(Attempt::NoRoom),
+                reopened => reopened.map_err(|error| self.unspooled("noting a change", &error))?,
+            }
         }
         match change(image) {
             Ok(()) if layers.protocol == Protocol::Iw && image.bytes() >= self.policy.segment => {
                 Ok(Attempt::Full)
             }
             Ok(()) => Ok(Attempt::Done),
-            Err(error) if NO_ROOM.contains(&error.kind()) => {
-                tracing::warn!(ino = %self.ino(), %error, "the spool takes no more: the file goes on through memory");
-                Ok(Attempt::NoRoom)
-            }
+            Err(error) if self.has_no_room(&error) => Ok(Attempt::NoRoom),
             Err(error) => Err(self.unspooled("writing", &error)),
         }
     }
@@ -336,6 +333,20 @@ impl Writer {
         spool.note(self.id, &Told { ino, session, base, mtime, closed, synced, key }, image)?;
         *noted = Some(state);
         Ok(())
+    }
+
+    /// Whether the local disk has no room, so that the file goes another way.
+    fn has_no_room(&self, error: &io::Error) -> bool {
+        let has_none = NO_ROOM.contains(&error.kind());
+        if has_none {
+            tracing::warn!(ino = %self.ino(), %error, "the spool takes no more: the file goes on through memory");
+        }
+        has_none
+    }
+
+    /// Under which the spool knows the file.
+    fn name(&self) -> Name {
+        Name { id: self.id, ino: self.ino() }
     }
 
     fn unspooled(&self, what: &str, error: &io::Error) -> Failure {
@@ -406,7 +417,10 @@ impl Writer {
     pub async fn flush(self: &Arc<Self>, mtime: TimeNs, closed: bool) -> Result<(), Failure> {
         self.failure.lock().clone().map_or(Ok(()), Err)?;
         if self.is_spooled() {
-            return self.note_state(mtime, closed);
+            match self.try_note_state(mtime, closed) {
+                Err(error) if self.has_no_room(&error) => self.fall_back().await?,
+                noted => return noted.map_err(|error| self.unspooled("noting a close", &error)),
+            }
         }
         self.drain().await?;
         let session = self.session();
@@ -419,6 +433,11 @@ impl Writer {
 
     /// Says in the record how far the file got.
     pub fn note_state(&self, mtime: TimeNs, closed: bool) -> Result<(), Failure> {
+        let noted = self.try_note_state(mtime, closed);
+        noted.map_err(|error| self.unspooled("noting a close", &error))
+    }
+
+    fn try_note_state(&self, mtime: TimeNs, closed: bool) -> io::Result<()> {
         let image = self.layers.read().top().cloned();
         let Some(image) = image else { return Ok(()) };
         // Of what was synced once, the machine may not lose what came later and was closed.
@@ -429,10 +448,7 @@ impl Writer {
             }
             self.note(&image, |_| Some(Noted { mtime, closed }))
         });
-        noted.map_err(|error| {
-            self.unsynced.store(true, Ordering::Release);
-            self.unspooled("noting a close", &error)
-        })
+        noted.inspect_err(|_| self.unsynced.store(true, Ordering::Release))
     }
 
     /// `fsync()`: what was written is durable on the local disk, in complete local writes, or at the pool, in a version.
@@ -453,10 +469,11 @@ impl Writer {
             let closed = |noted: Option<Noted>| noted.is_some_and(|noted| noted.closed);
             self.note(&image, |noted| Some(Noted { mtime, closed: closed(noted) }))
         });
-        synced.map_err(|error| {
-            self.unsynced.store(true, Ordering::Release);
-            self.unspooled("syncing", &error)
-        })
+        let synced = synced.inspect_err(|_| self.unsynced.store(true, Ordering::Release));
+        match synced {
+            Err(error) if self.has_no_room(&error) => self.commit(mtime).await.map(drop),
+            synced => synced.map_err(|error| self.unspooled("syncing", &error)),
+        }
     }
 
     /// The newest version that came of this writer, or on which it builds.
@@ -504,7 +521,7 @@ impl Writer {
         }
         let image = self.layers.write().filling.take();
         if let Some(spool) = &self.spool {
-            blocking(|| spool.done(self.id, image.as_deref()));
+            blocking(|| spool.done(self.name(), image.as_deref()));
         }
     }
 
@@ -521,7 +538,7 @@ impl Writer {
     /// What the session has committed needs no image any more.
     fn let_go(&self) {
         if let (Some((image, _)), Some(spool)) = (self.kept.lock().take(), &self.spool) {
-            blocking(|| spool.done(self.id, Some(&image)));
+            blocking(|| spool.done(self.name(), Some(&image)));
         }
     }
 }

@@ -12,7 +12,7 @@ use stdchk_model::{ErrorCode, Failure};
 use super::{Image, Layers, Noted, Spool, Writer, blocking};
 use crate::pool::Inner;
 use crate::session::Session;
-use crate::spool::{Left, Record};
+use crate::spool::{Found, Left, Record};
 
 /// Bytes that are copied from an image to the session at once.
 const COPY_BYTES: u64 = 1 << 20;
@@ -56,7 +56,7 @@ impl Writer {
         match pushed {
             Ok(version) => {
                 if let Some(spool) = &self.spool {
-                    blocking(|| spool.done(self.id, Some(&image)));
+                    blocking(|| spool.done(self.name(), Some(&image)));
                 }
                 Ok(version)
             }
@@ -101,6 +101,16 @@ impl Writer {
         // It is over; that it could not be saved is known.
         let _ = failed.close(true).await;
         Ok(())
+    }
+
+    /// Makes the session ready to push an image that an earlier process left. A local disk that can't take note of it now is full or failing:
+    /// that is no reason to hold others up.
+    async fn ready(&self, image: &Image) -> Result<(), Failure> {
+        self.prepare(&self.session(), image).await?;
+        self.note_session(image).map_err(|failure| {
+            Failure { code: ErrorCode::NoSpace, ..failure }
+                .then("make room on the disk of the spool, and mount again")
+        })
     }
 
     /// The record names the session that will commit, so that a crash behind the commit isn't taken for one before it.
@@ -287,34 +297,40 @@ impl Writer {
         spool: &Arc<Spool>,
         left: &Left,
     ) -> Result<Option<Unpushed>, Failure> {
-        let Record { ino, session: before, mtime, closed, base, .. } = left.record;
+        let ino = left.name.ino;
+        let record = match &left.found {
+            Found::Image(record, _) => Some(record),
+            Found::Lost(record) => record.as_ref(),
+            Found::Unreadable(failure) => return Err(failure.clone()),
+        };
+        let before = record.map_or(left.name.id, |record| record.session);
         // Its process is dead: the manager need not wait for its lease to end.
         let _ = pool.manager.ask(&ManagerRequest::CloseSession { session: before, interrupted: true }).await;
         if pool.versions(ino).await?.iter().any(|info| info.session == before) {
             tracing::info!(%ino, "a file of the spool is at the pool already");
             return Ok(None);
         }
-        let session = Session::open_with(pool, ino, left.record.key).await?;
-        let Some(image) = &left.image else {
-            session.give_up(left.record.size).await?;
+        let session = Session::open_with(pool, ino, record.and_then(|record| record.key)).await?;
+        let Found::Image(record, image) = &left.found else {
+            session.give_up(record.map_or(0, |record| record.size)).await?;
             tracing::error!(%ino, "a closed file was in the spool, not synced, when the machine went down: it is lost");
             return Ok(None);
         };
+        let Record { mtime, closed, base, synced, size, .. } = *record;
         let layers = Layers { protocol: Protocol::Clw, filling: Some(Arc::clone(image)), pushing: None };
         let mut writer = Self::new(pool, session, Some(Arc::clone(spool)), layers);
-        (writer.id, writer.base) = (left.id, base);
-        writer.synced.store(left.record.synced, Ordering::Release);
+        (writer.id, writer.base) = (left.name.id, base);
+        writer.synced.store(synced, Ordering::Release);
         writer.unsynced.store(false, Ordering::Release);
         *writer.noted.lock() = Some(Noted { mtime, closed });
-        if let Err(failure) = writer.prepare(&writer.session(), image).await {
+        if let Err(failure) = writer.ready(image).await {
             if failure.code == ErrorCode::NotFound {
-                writer.session().give_up(left.record.size).await?;
+                writer.session().give_up(size).await?;
             } else {
                 let _ = writer.session().close(false).await;
             }
             return Err(failure);
         }
-        writer.note_session(image)?;
         let state = if closed { VersionState::Closed } else { VersionState::Interrupted };
         Ok(Some(Unpushed { writer: Arc::new(writer), mtime, state }))
     }

@@ -244,6 +244,22 @@ async fn what_was_closed_but_not_synced_when_the_machine_went_down_is_lost_on_re
     assert_eq!(twin.states().await, [VersionState::Closed, VersionState::Lost, VersionState::Closed]);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_closed_file_whose_record_the_machine_took_with_it_is_lost_on_record() {
+    let tests = TestPool::start(1).await;
+    let mut twin = Twin::start(&tests, "clw", 64 * MIB).await;
+    twin.write(0, b"the first version").await;
+    twin.close_and_open(false).await;
+    twin.write(0, b"never synced").await;
+    twin.writer.flush(1, true).await.unwrap();
+    let is_record = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "record");
+    let (record, _) = copies_of(&twin.directory).into_iter().find(|(path, _)| is_record(path)).unwrap();
+    std::fs::write(record, b"").unwrap();
+    assert_eq!(twin.take_up("another boot").await.len(), 0);
+    assert_eq!((twin.states().await, twin.files()), (vec![VersionState::Closed, VersionState::Lost], 0));
+    twin.check_first_version().await;
+}
+
 impl Twin {
     async fn check_first_version(&self) {
         let reader = self.pool.read(self.ino, None).await.unwrap();

@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 use stdchk_client::{Pool, Spool, Writer};
 use stdchk_model::message::manager::{Attr, Space};
 use stdchk_model::{ErrorCode, Failure, Ino};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 pub(crate) use debts::Mark;
 pub(crate) use directory::{Listed, Stream};
@@ -58,6 +58,8 @@ pub(crate) struct FileSystem {
     lost: Mutex<HashMap<Ino, Failure>>,
     /// Files that an earlier mount left in the spool and that can't be taken up, and why.
     left_alone: Mutex<HashMap<Ino, Failure>>,
+    /// Turns of files that are pushed; closed once the mount ends and the pool takes nothing.
+    pushes: Semaphore,
     /// True once the mount is about to end.
     ending: watch::Sender<bool>,
     /// Whether the machine is said to go soon: then pushes that failed are tried again at once.
@@ -111,6 +113,7 @@ impl FileSystem {
             next_number: AtomicU64::new(1),
             lost: Mutex::default(),
             left_alone: Mutex::default(),
+            pushes: Semaphore::new(pushing::PUSHES_MAX),
             ending: watch::Sender::new(false),
             going: watch::Sender::new(false),
         })

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stdchk_client::{Unpushed, Writer};
-use stdchk_model::Failure;
 use stdchk_model::message::manager::{VersionInfo, VersionState};
+use stdchk_model::{ErrorCode, Failure};
 use stdchk_net::Retry;
 
 use super::FileSystem;
@@ -18,6 +18,9 @@ use super::open_file::{Mtime, OpenFile, Turn};
 
 /// First and longest pause between attempts to push a file.
 const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+
+/// Files that are pushed at a time: as many as keep a pool busy, however many wait.
+pub(super) const PUSHES_MAX: usize = 64;
 
 impl OpenFile {
     /// The last writer is gone: if what it wrote is in the spool it is to be pushed.
@@ -37,7 +40,10 @@ impl OpenFile {
         let mut retry = Retry::endless(RETRY_PAUSE);
         let Some(writer) = self.writer() else { return };
         loop {
+            // Who can't have a turn any more is left to the next mount.
+            let Ok(turn) = fs.pushes.acquire().await else { return };
             let outcome = self.push_once(&writer).await;
+            drop(turn);
             let gone = match &outcome {
                 Err(failure) => writer.is_lost() || fs.pool.is_gone(failure).await,
                 Ok(_) => false,
@@ -46,6 +52,10 @@ impl OpenFile {
             match outcome {
                 Err(failure) if !gone => {
                     tracing::warn!(ino = %self.ino(), %failure, "a file stays in the spool: it could not be pushed");
+                    if *ending.borrow() && failure.code == ErrorCode::Unavailable {
+                        // Nor could others.
+                        fs.pushes.close();
+                    }
                     turn.push_failure = Some(failure);
                 }
                 outcome => return self.pushed(fs, &mut turn, &writer, outcome).await,

@@ -224,6 +224,128 @@ fn a_spool_whose_disk_is_full_sends_the_file_through_memory() {
 }
 
 #[test]
+fn a_file_is_closed_where_the_disk_has_room_for_its_bytes_and_none_to_take_note_of_them() {
+    let pool = pool_with(&["protocol=clw"]);
+    let disk = Disk::start(&pool, "disk", 48, "0");
+    let spool = disk.at("spool");
+    let mount =
+        Mount::start_with(&pool, "small", &["--spool", spool.to_str().unwrap(), "--spool-size", "1GiB"]);
+    fill(&disk);
+    for pages in 1..6 {
+        let filling = File::options().write(true).open(disk.at("filling")).unwrap();
+        filling.set_len(filling.metadata().unwrap().len() - 4096).unwrap();
+        let content = random_bytes(4096, pages);
+        let name = format!("app/tiny{pages}");
+        write(&mount.at(&name), &content);
+        wait_until("it is at the pool", || states(&pool, &name) == ["closed"]);
+        assert!(pool.get(&name) == content);
+    }
+}
+
+/// Leaves no room on a disk.
+fn fill(disk: &Disk) {
+    let mut filling = File::create(disk.at("filling")).unwrap();
+    let bytes = vec![1; MIB];
+    while std::io::Write::write_all(&mut filling, &bytes).is_ok() {}
+    while std::io::Write::write_all(&mut filling, &bytes[..4096]).is_ok() {}
+}
+
+#[test]
+fn what_waits_on_a_disk_that_is_full_is_pushed_by_the_next_mount() {
+    // One benefactor is on the disk itself, and alone not enough.
+    let pool = pool_with(&["protocol=clw"]);
+    pool.policy("app", &["redundancy=replicate:2", "semantics=pessimistic"]);
+    let disk = Disk::start(&pool, "disk", 48, "0");
+    let spool = disk.at("spool");
+    let mut first = Mount::start_with(&pool, "first", &["--spool", spool.to_str().unwrap()]);
+    ["benefactor-0", "benefactor-1"].iter().for_each(|role| pool.kill(role));
+    let contents: Vec<Vec<u8>> = (0..9).map(|number| random_bytes(MIB / 4, number)).collect();
+    let name = |number: usize| format!("app/x{number}");
+    for (number, content) in contents.iter().enumerate() {
+        write(&first.at(&name(number)), content);
+    }
+    first.kill();
+    fill(&disk);
+    pool.ok(&["up"]);
+    let second = Mount::start_with(&pool, "second", &["--spool", spool.to_str().unwrap()]);
+    for (number, content) in contents.iter().enumerate() {
+        wait_until("what waits is pushed", || states(&pool, &name(number)) == ["closed"]);
+        assert!(pool.get(&name(number)) == *content);
+    }
+    write(&second.at("app/next"), &contents[0]);
+    wait_until("what comes next goes through memory", || states(&pool, "app/next") == ["closed"]);
+}
+
+#[test]
+fn what_waits_in_a_spool_is_never_written_over_by_a_mount_that_cannot_take_it_up() {
+    let pool = pool_with(&["protocol=clw"]);
+    let spool = pool.path("spool");
+    let with_spool = ["--spool", spool.to_str().unwrap()];
+    let mut first = Mount::start_with(&pool, "first", &with_spool);
+    ["benefactor-0", "benefactor-1"].iter().for_each(|role| pool.kill(role));
+    let (waiting, other) = (random_bytes(MIB, 1), random_bytes(MIB, 2));
+    write(&first.at("app/x"), &waiting);
+    first.kill();
+    pool.ok(&["up"]);
+    let mut images = fs::read_dir(&spool).unwrap().map(|entry| entry.unwrap().path());
+    let image = images.find(|path| path.extension().is_some_and(|kind| kind == "image")).unwrap();
+    // A folder in its place can't be opened as a file, whoever asks.
+    let aside = pool.path("aside");
+    fs::rename(&image, &aside).unwrap();
+    fs::create_dir(&image).unwrap();
+    let mut second = Mount::start_with(&pool, "second", &with_spool);
+    assert!(fs::write(second.at("app/x"), &other).is_err(), "it would be pushed above this");
+    write(&second.at("app/y"), &other);
+    wait_until("others are pushed", || states(&pool, "app/y") == ["closed"]);
+    second.kill();
+    fs::remove_dir(&image).unwrap();
+    fs::rename(&aside, &image).unwrap();
+    let _third = Mount::start_with(&pool, "third", &with_spool);
+    wait_until("what waits is pushed", || states(&pool, "app/x") == ["closed"]);
+    assert!(pool.get("app/x") == waiting);
+}
+
+#[test]
+fn a_mount_does_without_its_own_spool_only_if_nothing_waits_there() {
+    let pool = pool_with(&["protocol=clw"]);
+    ["benefactor-0", "benefactor-1"].iter().for_each(|role| pool.kill(role));
+    let waits = random_bytes(MIB, 1);
+    write(&pool.at("app/x"), &waits);
+    assert_eq!(waiting(&pool), 1);
+    pool.kill("mount");
+    let point = pool.mount_point().to_str().unwrap().to_owned();
+    let marker = pool.data().join("spool").join(point.replace('/', "%2F")).join("STDCHK");
+    let marked = fs::read(&marker).unwrap();
+    fs::write(&marker, b"of somebody else").unwrap();
+    let refused = pool.run(&["mount", &point]);
+    assert!(refused.code > 0 && refused.stderr.contains("wait in"), "{refused:?}");
+    fs::write(&marker, marked).unwrap();
+    pool.ok(&["up"]);
+    wait_until("what waits is pushed", || states(&pool, "app/x") == ["closed"]);
+    assert!(pool.get("app/x") == waits);
+}
+
+#[test]
+fn a_mount_ends_though_another_mount_namespace_has_a_copy_of_it() {
+    let pool = pool_with(&["protocol=clw"]);
+    let spool = pool.path("spool");
+    let mut mount = Mount::start_with(&pool, "second", &["--spool", spool.to_str().unwrap()]);
+    // A container, or a service with mounts of its own.
+    let mut copy = Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "sh", "-c", "echo ready; exec sleep 300"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    copy.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
+    write(&mount.at("app/x"), &random_bytes(MIB, 1));
+    assert!(mount.end());
+    assert_eq!(states(&pool, "app/x"), ["closed"]);
+    let _next = Mount::start_with(&pool, "third", &["--spool", spool.to_str().unwrap()]);
+    copy.kill().unwrap();
+    copy.wait().unwrap();
+}
+
+#[test]
 fn what_cannot_work_is_refused_with_the_reason() {
     let pool = Setup::of(1).up();
     for (pair, says) in [
