@@ -199,6 +199,7 @@ fn readers_do_without_hosts_behind_slow_links() {
         println!("{slow} of 5 hosts behind 2 Mbit/s: {took:?}; healthy {healthy:?}");
         took.sort_unstable();
         assert!(took[2] < healthy * 3 / 2, "{took:?} with {slow} slow hosts, {healthy:?} without");
-        assert!(took[4] < healthy * 2 + Duration::from_secs(1), "{took:?} with {slow} slow hosts");
+        // Beside other work one may wait once more; never for the time after which a benefactor counts as gone.
+        assert!(took[4] < healthy * 2 + Duration::from_secs(5), "{took:?} with {slow} slow hosts");
     }
 }
