@@ -359,11 +359,20 @@ impl Benefactors {
         limit: Duration,
         progress: Arc<Progress>,
     ) -> Result<(BenefactorReply, Buffer), CallError> {
-        let answer = match self.connection(id).await {
-            Ok(connection) => connection.call_watched(request, payload, limit, progress).await,
-            Err(error) => Err(error),
-        };
+        let answer = self.exchange(id, request, payload, limit, progress).await;
         self.heard(id, answer).await
+    }
+
+    /// Sends a request and waits for the answer; nobody takes note of it.
+    async fn exchange(
+        &self,
+        id: BenefactorId,
+        request: &BenefactorRequest,
+        payload: Bytes,
+        limit: Duration,
+        progress: Arc<Progress>,
+    ) -> Result<(BenefactorReply, Buffer), CallError> {
+        self.connection(id).await?.call_watched(request, payload, limit, progress).await
     }
 
     /// Takes note of whether a benefactor answered; true: it didn't.
@@ -489,7 +498,7 @@ impl Benefactors {
                     Ok(answer) => break answer,
                     Err(_) if !put.is_slow() => {}
                     Err(_) => {
-                        let slow = self.is_slow(id);
+                        let slow = self.found_slow(id);
                         if before.is_none() {
                             break Err(slow.into());
                         }
@@ -516,10 +525,7 @@ impl Benefactors {
         payload: Bytes,
         progress: Arc<Progress>,
     ) -> Result<(BenefactorReply, Buffer), CallError> {
-        let answer = match self.connection(id).await {
-            Ok(connection) => connection.call_watched(request, payload, PUT_TIMEOUT, progress).await,
-            Err(error) => Err(error),
-        };
+        let answer = self.exchange(id, request, payload, PUT_TIMEOUT, progress).await;
         if self.has_failed(id, &answer) {
             let this = Arc::clone(self);
             tokio::spawn(async move { this.relearn().await });
@@ -529,7 +535,7 @@ impl Benefactors {
 
     /// Has writers choose others than one that takes long for a block, and asks it whether it is there: one that doesn't even say that has
     /// failed.
-    fn is_slow(self: &Arc<Self>, id: BenefactorId) -> Failure {
+    fn found_slow(self: &Arc<Self>, id: BenefactorId) -> Failure {
         if self.why_passed_over(id) != Some(PassedOver::Slow) {
             let this = Arc::clone(self);
             tokio::spawn(async move { this.answers(id).await });

@@ -50,10 +50,6 @@ use crate::writer::{Unpushed, Writer};
 /// Why a file of the spool can't be taken up however often one tries.
 const LEFT_ALONE: [ErrorCode; 4] =
     [ErrorCode::NoKey, ErrorCode::Denied, ErrorCode::Damaged, ErrorCode::NoSpace];
-fn is_left_alone(left: &Left, failure: &Failure) -> bool {
-    matches!(left.found, Found::Unreadable(_)) || LEFT_ALONE.contains(&failure.code)
-}
-
 /// Pause before it is asked again whether a file is gone that a manager just started doesn't find.
 const GONE_PAUSE: Duration = Duration::from_millis(200);
 
@@ -902,4 +898,9 @@ async fn keep_alive(pool: Weak<Inner>) {
             }
         }
     }
+}
+
+/// Whether a file of the spool that can't be taken up, for this reason, stays there and holds no others up.
+fn is_left_alone(left: &Left, failure: &Failure) -> bool {
+    matches!(left.found, Found::Unreadable(_)) || LEFT_ALONE.contains(&failure.code)
 }

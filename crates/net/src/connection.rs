@@ -5,8 +5,8 @@
 //!
 //! How long an answer is waited for is counted from when something moved last on the connection, in either direction: behind a slow
 //! link much may stand before a request or its answer, and that says nothing of the server. Only once the request is with the
-//! system that may last no longer than [`ANSWERED_WITHIN`] times the limit: others may be served all the time by a server that
-//! never answers this one.
+//! system that lasts no longer than [`ANSWERED_WITHIN`] says: others may be served all the time by a server that never answers this
+//! one.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -38,7 +38,8 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// reads on, and calls have limits of their own; a server that is stopped must not keep the memory of its requests.
 const REQUEST_PATIENCE: Duration = Duration::from_secs(60);
 
-/// So many times its limit a call is waited for at most, from when its request is with the system, and no longer than this unless the limit is.
+/// A call is waited for so many times its limit at most, from when its request is with the system; no longer than this time, unless the limit
+/// itself is longer.
 const ANSWERED_WITHIN: (u32, Duration) = (6, Duration::from_secs(60));
 /// So many looks at what moved are taken within a limit.
 const LOOKS: u32 = 4;
