@@ -319,8 +319,8 @@ ALL = [
     Part(
         "Erasure code over links",
         "A store with (3,2) of bytes that don't shrink, as a share of what the client's link carries.",
-        ("testbed-phases",),
-        bench("testbed-phases"),
+        ("testbed-links",),
+        bench("testbed-links"),
         parts_falcon.links,
     ),
     Part(

@@ -87,7 +87,7 @@ def figures_4_5(found):
 
 
 def links(found):
-    rows = testbed(found, "phases")["links"]
+    rows = testbed(found, "links")
     return table(list(rows[0]), [list(row.values()) for row in rows])
 
 

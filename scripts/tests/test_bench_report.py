@@ -84,7 +84,6 @@ TESTBED = {
     "figures_4_5": [{"image": "mcf", "bytes": 1677 * 10**6, "encoded_bytes": 241 * 10**6} | {
         f"{phase}_seconds": 1.5 for phase in ("compress", "code", "send", "store", "dedicated_store", "fetch", "decode",
                                               "decompress", "recover", "dedicated_recover")}],
-    "links": [{"link_mbit": 1000, "store_of_link": 0.96}],
 }  # fmt: skip
 PEER_FILE = {"name": "stdchk, OAB", "how": "so and so", "bytes": 10**9} | {
     f"{kind}_{what}": [2.0] for kind in ("written", "synced", "read") for what in ("seconds", "cpu_seconds")
@@ -132,6 +131,7 @@ def everything():
             result("testbed-clients", TESTBED),
             result("testbed-hosts", TESTBED),
             result("testbed-phases", TESTBED),
+            result("testbed-links", [{"link_mbit": 1000, "store_of_link": 0.96}]),
             result("makespan", {"evictions_from": "trace spot", "jobs": [
                 {"image": "mcf", "scheme": "(3,2)", "work_hours": 1.0, "makespan_hours": [1.25, 1.75], "evictions": 3,
                  "recovery_seconds": [4.0, 6.0]}]}),

@@ -117,8 +117,13 @@ pub const ALL: &[Measure] = &[
     },
     Measure {
         name: "testbed-phases",
-        what: "FALCON's testbed: what each technique contributes, where the time goes, and the links",
+        what: "FALCON's testbed: what each technique contributes, and where the time goes",
         run: testbed::phases,
+    },
+    Measure {
+        name: "testbed-links",
+        what: "FALCON's testbed: how much of the links a store with a code uses, and a recovery",
+        run: testbed::over_links,
     },
     Measure {
         name: "makespan",
