@@ -43,13 +43,10 @@ use crate::near::Near;
 use crate::opening::bad_map;
 use crate::reader::{AHEAD_BYTES, Reader};
 use crate::session::{NewFile, SHARE_UNIT, Sealed, Session};
-use crate::spool::{Found, Left, Spool};
+use crate::spool::Spool;
 use crate::stored::Stored;
 use crate::writer::{Unpushed, Writer};
 
-/// Why a file of the spool can't be taken up however often one tries.
-const LEFT_ALONE: [ErrorCode; 4] =
-    [ErrorCode::NoKey, ErrorCode::Denied, ErrorCode::Damaged, ErrorCode::NoSpace];
 /// Pause before it is asked again whether a file is gone that a manager just started doesn't find.
 const GONE_PAUSE: Duration = Duration::from_millis(200);
 
@@ -485,22 +482,24 @@ impl Pool {
                 taken = Writer::take_up(&self.inner, spool, &left).await;
             }
             let ino = left.name.ino;
-            let image = match &left.found {
-                Found::Image(_, image) => Some(&**image),
-                _ => None,
-            };
+            if let Err(failure) = &taken
+                && failure.code == ErrorCode::NotFound
+            {
+                tracing::warn!(%ino, %failure, "a file of the spool is given up");
+                taken = match Writer::give_up(&self.inner, &left).await {
+                    Err(failure) if failure.code != ErrorCode::NotFound => Err(failure),
+                    _ => Ok(None),
+                };
+            }
             match taken {
                 Ok(Some(file)) => unpushed.push(file),
-                Ok(None) => spool.done(left.name, image),
-                Err(failure) if failure.code == ErrorCode::NotFound => {
-                    tracing::warn!(%ino, %failure, "a file of the spool is given up");
-                    spool.done(left.name, image);
-                }
-                Err(failure) if is_left_alone(&left, &failure) => {
+                Ok(None) => left.found.is_done(left.name, spool),
+                // One file holds no others up, nor the mount. Without the manager there is none.
+                Err(failure) => {
+                    self.attr(Ino::ROOT).await?;
                     tracing::error!(%ino, %failure, "a file stays in the spool: the next mount with it tries again");
                     left_alone.insert(ino, failure);
                 }
-                Err(failure) => return Err(failure),
             }
         }
         Ok((unpushed, left_alone))
@@ -872,7 +871,7 @@ async fn keep_alive(pool: Weak<Inner>) {
         let Some(pool) = pool.upgrade() else { return };
         let alive = pool.manager.ask(&ManagerRequest::KeepAlive(pool.client)).await;
         let known = match alive {
-            Ok(ManagerReply::Sessions(known)) => known,
+            Ok(ManagerReply::Sessions(known)) => known.into_iter().collect::<HashSet<_>>(),
             other => {
                 tracing::warn!(?other, "no sign of life could be given to the manager");
                 continue;
@@ -898,9 +897,4 @@ async fn keep_alive(pool: Weak<Inner>) {
             }
         }
     }
-}
-
-/// Whether a file of the spool that can't be taken up, for this reason, stays there and holds no others up.
-fn is_left_alone(left: &Left, failure: &Failure) -> bool {
-    matches!(left.found, Found::Unreadable(_)) || LEFT_ALONE.contains(&failure.code)
 }

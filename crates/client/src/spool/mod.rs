@@ -126,6 +126,26 @@ pub(crate) enum Found {
     Unreadable(Failure),
 }
 
+impl Found {
+    /// What its record says, if it could be read.
+    pub(crate) fn record(&self) -> Option<&Record> {
+        match self {
+            Self::Image(record, _) => Some(record),
+            Self::Lost(record) => record.as_ref(),
+            Self::Unreadable(_) => None,
+        }
+    }
+
+    /// Nothing of the file need be in the spool any more.
+    pub(crate) fn is_done(&self, name: Name, spool: &Spool) {
+        let image = match self {
+            Self::Image(_, image) => Some(&**image),
+            _ => None,
+        };
+        spool.done(name, image, self.record().is_some_and(|record| record.synced));
+    }
+}
+
 /// The name of a record: it tells whose file is lost if the record itself is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Name {
@@ -183,10 +203,12 @@ impl Spool {
         self.budget.is_closed.store(is_closed, Ordering::Release);
     }
 
-    /// Whether a directory, as far as it can be looked into, has files of a spool that wait to be pushed.
+    /// Whether a directory has files of a spool that wait to be pushed, or may have: it can't be looked into.
     pub fn has_files(directory: &Path) -> bool {
-        let Ok(entries) = fs::read_dir(directory) else { return false };
-        entries.flatten().any(|entry| is_record(&entry.path()))
+        match fs::read_dir(directory) {
+            Ok(mut entries) => entries.any(|entry| entry.map_or(true, |entry| is_record(&entry.path()))),
+            Err(error) => !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory),
+        }
     }
 
     fn image(&self, id: SessionId) -> PathBuf {
@@ -211,11 +233,17 @@ impl Spool {
         Record::new(told, &image.shape(), &self.boot).write(&path)
     }
 
-    /// A file is pushed, or given up: its record goes, then its image.
-    pub(crate) fn done(&self, name: Name, image: Option<&Image>) {
-        match fs::remove_file(self.directory.path().join(name.record())) {
+    /// A file is pushed, or given up: its record goes, then its image. Of a `synced` record the machine may not bring back that it was there: it
+    /// would be pushed above what is written later.
+    pub(crate) fn done(&self, name: Name, image: Option<&Image>, synced: bool) {
+        let directory = self.directory.path();
+        let removed = fs::remove_file(directory.join(name.record())).and_then(|()| match synced {
+            true => fs::File::open(directory)?.sync_all(),
+            false => Ok(()),
+        });
+        match removed {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!(?name, %error, "a record of the spool that is done with stays");
+                tracing::warn!(?name, %error, "a record of the spool that is done with stays, or may come back");
             }
             _ => {}
         }
@@ -234,6 +262,8 @@ impl Spool {
         };
         let paths = list().map_err(|error| failed("listing", directory, &error))?;
         let (records, others): (Vec<_>, Vec<_>) = paths.into_iter().partition(|path| is_record(path));
+        // Also by a record whose name this version doesn't understand.
+        let promised: HashSet<PathBuf> = records.iter().filter_map(|path| promised_by(path)).collect();
         let named = |path: &PathBuf| match Name::of(path) {
             Some(name) => Some((name, path.clone())),
             None => {
@@ -242,7 +272,6 @@ impl Spool {
             }
         };
         let records: Vec<(Name, PathBuf)> = records.iter().filter_map(named).collect();
-        let promised: HashSet<PathBuf> = records.iter().map(|(name, _)| self.image(name.id)).collect();
         for path in others.iter().filter(|path| is_ours(path) && !promised.contains(*path)) {
             let _ = fs::remove_file(path);
         }
@@ -272,6 +301,13 @@ impl Spool {
 
 fn is_record(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == RECORD)
+}
+
+/// The image that a record is of: its name begins as that of the record does, up to the file's number.
+fn promised_by(record: &Path) -> Option<PathBuf> {
+    let stem = record.file_stem()?.to_str()?;
+    let id = stem.split_once('-').map_or(stem, |(id, _)| id);
+    Some(record.with_file_name(id).with_extension(IMAGE))
 }
 
 /// Images, and records that were never finished.

@@ -46,9 +46,14 @@ pub struct Writer {
     turn: Arc<tokio::sync::Mutex<()>>,
     /// What the record says; `None`: there is none.
     noted: Mutex<Option<Noted>>,
-    /// Whether the image was ever synced, and whether anything was written since.
+    /// Whether the session has begun to make a version, so that none of its name tells any more that an image is at the pool. Set while
+    /// the layers are looked at.
+    commits: AtomicBool,
+    /// Whether the image was ever synced, and whether anything was written since. Who syncs for a record has the turn until the record is
+    /// written.
     synced: AtomicBool,
     unsynced: AtomicBool,
+    syncing: Mutex<()>,
     /// What made a push in the background fail: an incremental write can't be saved any more.
     failure: Mutex<Option<Failure>>,
     /// An image that is in the session, and what its record says, which must stay until that is committed.
@@ -140,8 +145,10 @@ impl Writer {
             begun: AtomicBool::new(false),
             turn: Arc::default(),
             noted: Mutex::default(),
+            commits: AtomicBool::new(false),
             synced: AtomicBool::new(false),
             unsynced: AtomicBool::new(true),
+            syncing: Mutex::default(),
             failure: Mutex::default(),
             kept: Mutex::default(),
             begins_again: AtomicBool::new(false),
@@ -189,6 +196,16 @@ impl Writer {
         layers.protocol == Protocol::Clw && layers.top().is_some()
     }
 
+    /// Whether what was written is in the spool. Otherwise the session is to make it a version now.
+    fn stays_in_spool(&self) -> bool {
+        let layers = self.layers.read();
+        let is_spooled = layers.protocol == Protocol::Clw && layers.top().is_some();
+        if !is_spooled && self.session().is_dirty() {
+            self.commits.store(true, Ordering::Release);
+        }
+        is_spooled
+    }
+
     /// Chooses the protocol of this file, in place of its folder's and its mount's, before any bytes are written to it. False:
     /// bytes were written, by another protocol than this.
     ///
@@ -203,16 +220,14 @@ impl Writer {
                 format!("this mount has no spool, so that no file of it can go by `protocol={protocol}`");
             return Err(Failure::new(ErrorCode::Unsupported, what));
         }
-        let session = self.session();
-        let has_committed = session.version().await.is_some_and(|version| version.session == session.id());
-        // A record would name a session that has a version already.
-        if self.begun.load(Ordering::Acquire) || has_committed {
+        let is_late = || self.begun.load(Ordering::Acquire) || self.commits.load(Ordering::Acquire);
+        if is_late() {
             return Ok(false);
         }
         // Of a file that was only emptied, or opened to be written over, the session may know; an image may not.
         self.fall_back().await?;
         let mut layers = self.layers.write();
-        if self.begun.load(Ordering::Acquire) {
+        if is_late() {
             return Ok(false);
         }
         layers.protocol = protocol;
@@ -288,7 +303,6 @@ impl Writer {
         change: impl Fn(&Image) -> io::Result<()>,
     ) -> Result<Attempt, Failure> {
         // Who finds the record after a crash must know that more was written than the application has closed.
-        self.unsynced.store(true, Ordering::Release);
         if self.noted.lock().is_some_and(|noted| noted.closed) {
             let reopened = self.note(image, |noted| noted.map(|noted| Noted { closed: false, ..noted }));
             match reopened {
@@ -296,7 +310,11 @@ impl Writer {
                 reopened => reopened.map_err(|error| self.unspooled("noting a change", &error))?,
             }
         }
-        match change(image) {
+        self.unsynced.store(true, Ordering::Release);
+        let changed = change(image);
+        // A sync that began before it has not seen it.
+        self.unsynced.store(true, Ordering::Release);
+        match changed {
             Ok(()) if layers.protocol == Protocol::Iw && image.bytes() >= self.policy.segment => {
                 Ok(Attempt::Full)
             }
@@ -312,6 +330,11 @@ impl Writer {
         else {
             return Ok(());
         };
+        if layers.protocol == Protocol::Clw && self.commits.load(Ordering::Acquire) {
+            // A record would name a session of which there is a version without what is written now.
+            layers.protocol = Protocol::Sw;
+            return Ok(());
+        }
         let size = layers.top().map_or_else(|| self.session().size(), |image| image.size());
         let image = match layers.protocol {
             Protocol::Clw => spool.lasting(self.id, size)?,
@@ -416,7 +439,7 @@ impl Writer {
     /// What was written can't be kept.
     pub async fn flush(self: &Arc<Self>, mtime: TimeNs, closed: bool) -> Result<(), Failure> {
         self.failure.lock().clone().map_or(Ok(()), Err)?;
-        if self.is_spooled() {
+        if self.stays_in_spool() {
             match self.try_note_state(mtime, closed) {
                 Err(error) if self.has_no_room(&error) => self.fall_back().await?,
                 noted => return noted.map_err(|error| self.unspooled("noting a close", &error)),
@@ -440,10 +463,10 @@ impl Writer {
     fn try_note_state(&self, mtime: TimeNs, closed: bool) -> io::Result<()> {
         let image = self.layers.read().top().cloned();
         let Some(image) = image else { return Ok(()) };
-        // Of what was synced once, the machine may not lose what came later and was closed.
-        let sync = self.synced.load(Ordering::Acquire) && self.unsynced.swap(false, Ordering::AcqRel);
         let noted = blocking(|| {
-            if sync {
+            let _turn = self.syncing.lock();
+            // Of what was synced once, the machine may not lose what came later and was closed.
+            if self.synced.load(Ordering::Acquire) && self.unsynced.swap(false, Ordering::AcqRel) {
                 image.sync()?;
             }
             self.note(&image, |_| Some(Noted { mtime, closed }))
@@ -461,8 +484,9 @@ impl Writer {
         }
         let image = self.layers.read().top().cloned();
         let Some(image) = image else { return Ok(()) };
-        self.unsynced.store(false, Ordering::Release);
         let synced = blocking(|| {
+            let _turn = self.syncing.lock();
+            self.unsynced.store(false, Ordering::Release);
             image.sync()?;
             self.synced.store(true, Ordering::Release);
             // Somebody may have written or closed meanwhile.
@@ -520,8 +544,13 @@ impl Writer {
             tracing::debug!(ino = %self.ino(), %failure, "a session that is given up did not end well");
         }
         let image = self.layers.write().filling.take();
+        self.done(image.as_deref());
+    }
+
+    /// Nothing of the file need be in the spool any more.
+    fn done(&self, image: Option<&Image>) {
         if let Some(spool) = &self.spool {
-            blocking(|| spool.done(self.name(), image.as_deref()));
+            blocking(|| spool.done(self.name(), image, self.synced.load(Ordering::Acquire)));
         }
     }
 
@@ -537,8 +566,9 @@ impl Writer {
 
     /// What the session has committed needs no image any more.
     fn let_go(&self) {
-        if let (Some((image, _)), Some(spool)) = (self.kept.lock().take(), &self.spool) {
-            blocking(|| spool.done(self.name(), Some(&image)));
+        let kept = self.kept.lock().take();
+        if let Some((image, _)) = kept {
+            self.done(Some(&image));
         }
     }
 }

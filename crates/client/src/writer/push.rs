@@ -7,7 +7,7 @@ use bytes::BytesMut;
 use stdchk_model::exact::to_usize;
 use stdchk_model::message::manager::{ManagerRequest, TimeNs, VersionInfo, VersionState};
 use stdchk_model::policy::Protocol;
-use stdchk_model::{ErrorCode, Failure};
+use stdchk_model::{ErrorCode, Failure, SessionId};
 
 use super::{Image, Layers, Noted, Spool, Writer, blocking};
 use crate::pool::Inner;
@@ -24,7 +24,7 @@ impl Writer {
     /// # Errors
     /// What kept it from becoming one.
     pub async fn commit(self: &Arc<Self>, mtime: TimeNs) -> Result<Option<VersionInfo>, Failure> {
-        if self.is_spooled() {
+        if self.stays_in_spool() {
             self.fall_back().await?;
         }
         self.drain().await?;
@@ -50,14 +50,13 @@ impl Writer {
             layers.pushing.clone()
         };
         let Some(image) = image else { return Ok(self.version().await) };
+        self.commits.store(true, Ordering::Release);
         let pushed = self.push_image(&image, mtime, state).await;
         let mut layers = self.layers.write();
         layers.pushing = None;
         match pushed {
             Ok(version) => {
-                if let Some(spool) = &self.spool {
-                    blocking(|| spool.done(self.name(), Some(&image)));
-                }
+                self.done(Some(&image));
                 Ok(version)
             }
             Err(failure) => {
@@ -76,7 +75,7 @@ impl Writer {
         if self.begins_again.load(Ordering::Acquire) || self.session().is_failed() {
             let before = self.session().id();
             let versions = self.pool.versions(self.ino()).await?;
-            if let Some(version) = versions.into_iter().find(|version| version.session == before) {
+            if let Some(version) = versions.into_iter().find(|version| is_of(version, before)) {
                 // It has what was promised, though nobody here was told.
                 return Ok(Some(version));
             }
@@ -291,6 +290,16 @@ impl Writer {
         Ok(())
     }
 
+    /// Puts on record that a file which an earlier process left in the spool is lost.
+    ///
+    /// # Errors
+    /// It isn't; `NotFound`: there is no such file any more.
+    pub(crate) async fn give_up(pool: &Arc<Inner>, left: &Left) -> Result<(), Failure> {
+        let record = left.found.record();
+        let session = Session::open_with(pool, left.name.ino, record.and_then(|record| record.key)).await?;
+        session.give_up(record.map_or(0, |record| record.size)).await
+    }
+
     /// A file that an earlier process left in the spool, ready to be read and pushed. `None`: there is nothing to push.
     pub(crate) async fn take_up(
         pool: &Arc<Inner>,
@@ -298,25 +307,23 @@ impl Writer {
         left: &Left,
     ) -> Result<Option<Unpushed>, Failure> {
         let ino = left.name.ino;
-        let record = match &left.found {
-            Found::Image(record, _) => Some(record),
-            Found::Lost(record) => record.as_ref(),
-            Found::Unreadable(failure) => return Err(failure.clone()),
-        };
-        let before = record.map_or(left.name.id, |record| record.session);
+        if let Found::Unreadable(failure) = &left.found {
+            return Err(failure.clone());
+        }
+        let before = left.found.record().map_or(left.name.id, |record| record.session);
         // Its process is dead: the manager need not wait for its lease to end.
         let _ = pool.manager.ask(&ManagerRequest::CloseSession { session: before, interrupted: true }).await;
-        if pool.versions(ino).await?.iter().any(|info| info.session == before) {
+        if pool.versions(ino).await?.iter().any(|info| is_of(info, before)) {
             tracing::info!(%ino, "a file of the spool is at the pool already");
             return Ok(None);
         }
-        let session = Session::open_with(pool, ino, record.and_then(|record| record.key)).await?;
         let Found::Image(record, image) = &left.found else {
-            session.give_up(record.map_or(0, |record| record.size)).await?;
+            Self::give_up(pool, left).await?;
             tracing::error!(%ino, "a closed file was in the spool, not synced, when the machine went down: it is lost");
             return Ok(None);
         };
-        let Record { mtime, closed, base, synced, size, .. } = *record;
+        let session = Session::open_with(pool, ino, record.key).await?;
+        let Record { mtime, closed, base, synced, .. } = *record;
         let layers = Layers { protocol: Protocol::Clw, filling: Some(Arc::clone(image)), pushing: None };
         let mut writer = Self::new(pool, session, Some(Arc::clone(spool)), layers);
         (writer.id, writer.base) = (left.name.id, base);
@@ -324,16 +331,18 @@ impl Writer {
         writer.unsynced.store(false, Ordering::Release);
         *writer.noted.lock() = Some(Noted { mtime, closed });
         if let Err(failure) = writer.ready(image).await {
-            if failure.code == ErrorCode::NotFound {
-                writer.session().give_up(size).await?;
-            } else {
-                let _ = writer.session().close(false).await;
-            }
+            // Why it can't be pushed counts, not how the session ends.
+            let _ = writer.session().close(false).await;
             return Err(failure);
         }
         let state = if closed { VersionState::Closed } else { VersionState::Interrupted };
         Ok(Some(Unpushed { writer: Arc::new(writer), mtime, state }))
     }
+}
+
+/// Whether a version has what this session was to commit. One that is on record as lost has nothing, and the spool may have all.
+fn is_of(version: &VersionInfo, session: SessionId) -> bool {
+    version.session == session && version.state != VersionState::Lost
 }
 
 /// A file of the spool that is to be pushed.

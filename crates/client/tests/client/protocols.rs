@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::common::{Random, TestPool, file_with};
 use stdchk_client::{Pool, Spool, Unpushed, Writer};
 use stdchk_model::Ino;
-use stdchk_model::message::manager::VersionState;
+use stdchk_model::message::manager::{Change, VersionState};
 use stdchk_model::policy::Protocol;
 
 const MIB: u64 = 1 << 20;
@@ -37,9 +37,19 @@ struct Twin {
 
 impl Twin {
     async fn start(tests: &TestPool, protocol: &str, spool_bytes: u64) -> Self {
+        Self::start_with(tests, protocol, spool_bytes, &[]).await
+    }
+
+    async fn start_with(
+        tests: &TestPool,
+        protocol: &str,
+        spool_bytes: u64,
+        further: &[(&str, &str)],
+    ) -> Self {
         let pool = tests.connect(8 * MIB).await;
         let policy =
             [("redundancy", "replicate:1"), ("protocol", protocol), ("segment", "4MiB"), ("codec", "store")];
+        let policy = [&policy, further].concat();
         let ino = file_with(&pool, &policy).await;
         let directory = tests.dir.path().join(format!("spool-{protocol}"));
         let spool = spool_in(&directory, spool_bytes, &pool, BOOT).await;
@@ -344,6 +354,101 @@ async fn a_file_that_was_committed_before_the_crash_is_not_pushed_again() {
     }
     assert_eq!(twin.take_up(BOOT).await.len(), 0);
     assert_eq!((twin.states().await, twin.files()), (vec![VersionState::Closed], 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_version_from_before_what_is_in_the_spool_does_not_stand_for_it() {
+    let tests = TestPool::start(1).await;
+    let mut twin = Twin::start(&tests, "sw", 64 * MIB).await;
+    // A program cuts the file, chooses its protocol and saves it, and writes then.
+    twin.truncate(5).await;
+    assert!(twin.writer.choose(Protocol::Clw).await.unwrap());
+    twin.writer.sync(1).await.unwrap();
+    assert_eq!(twin.states().await.len(), 1);
+    twin.write(0, b"written afterwards").await;
+    twin.writer.sync(1).await.unwrap();
+    twin.writer.flush(1, true).await.unwrap();
+    for file in twin.take_up(BOOT).await {
+        file.writer.push(file.mtime, file.state).await.unwrap();
+    }
+    twin.check_committed().await;
+    assert_eq!(twin.files(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_synced_into_the_spool_is_pushed_though_its_session_is_on_record_as_lost() {
+    let mut tests = TestPool::start(1).await;
+    let mut twin = Twin::start_with(&tests, "clw", 16 * MIB, &[("close", "early"), ("stripe", "1")]).await;
+    let hog = file_hog(&twin, &tests).await;
+    twin.write(0, b"synced").await;
+    twin.writer.sync(1).await.unwrap();
+    let synced = twin.model.clone();
+    tests.stop_benefactor(0).await;
+    twin.write(MIB, &[7; 3 << 20]).await;
+    assert!(!twin.writer.is_spooled(), "the spool is full");
+    twin.writer.flush(1, true).await.unwrap();
+    drop(hog);
+    let left = twin.take_up(BOOT).await;
+    assert_eq!(twin.states().await, [VersionState::Lost], "its close was told to the manager");
+    let [Unpushed { writer, mtime, state }] = left.as_slice() else { panic!("{} are left", left.len()) };
+    tests.start_benefactor(0);
+    tests.wait_online(1).await;
+    (twin.writer, twin.model) = (Arc::clone(writer), synced);
+    for _ in 0..50 {
+        if writer.push(*mtime, *state).await.is_ok() {
+            break;
+        }
+    }
+    twin.check_committed().await;
+    // The session of the mount that was not really killed may have committed by now, and its version is the older one.
+    assert_eq!(twin.states().await.last(), Some(&VersionState::Interrupted));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_of_another_name_keeps_its_image() {
+    let tests = TestPool::start(1).await;
+    let mut twin = Twin::start(&tests, "clw", 64 * MIB).await;
+    twin.write(0, b"closed").await;
+    twin.writer.flush(1, true).await.unwrap();
+    let is_record = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "record");
+    let (record, _) = copies_of(&twin.directory).into_iter().find(|(path, _)| is_record(path)).unwrap();
+    let id = record.file_stem().unwrap().to_str().unwrap().split_once('-').unwrap().0;
+    let other = record.with_file_name(format!("{id}.record"));
+    std::fs::rename(&record, &other).unwrap();
+    assert_eq!((twin.take_up(BOOT).await.len(), twin.files()), (0, 2));
+    assert!(Spool::has_files(&twin.directory));
+    std::fs::rename(&other, &record).unwrap();
+    twin.crash(BOOT).await;
+    twin.check_committed().await;
+}
+
+#[test]
+fn a_folder_that_cannot_be_looked_into_may_have_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let (none, around) = (folder.path().join("none"), folder.path().join("around"));
+    std::os::unix::fs::symlink("around", &around).unwrap();
+    assert!(!Spool::has_files(folder.path()) && !Spool::has_files(&none) && Spool::has_files(&around));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_whose_base_is_gone_is_on_record_as_lost_once() {
+    let tests = TestPool::start(1).await;
+    let mut twin = Twin::start(&tests, "clw", 64 * MIB).await;
+    twin.write(0, &[1; 3_000_000]).await;
+    twin.close_and_open(false).await;
+    twin.write(1_000_000, &[2; 1_000_000]).await;
+    twin.writer.flush(1, true).await.unwrap();
+    twin.let_go().await;
+    let elsewhere = twin.pool.write(twin.ino).await.unwrap();
+    elsewhere.write_at(0, b"newer").await.unwrap();
+    elsewhere.commit(5).await.unwrap();
+    elsewhere.close(false).await.unwrap();
+    let first = twin.pool.versions(twin.ino).await.unwrap()[0].version;
+    twin.pool.change(Change::DropVersion { ino: twin.ino, version: first }).await.unwrap();
+    assert_eq!(twin.take_up(BOOT).await.len(), 0);
+    let states = twin.states().await;
+    assert_eq!(states.iter().filter(|state| **state == VersionState::Lost).count(), 1, "{states:?}");
+    assert_eq!(twin.files(), 0);
 }
 
 fn copies_of(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {

@@ -92,11 +92,12 @@ impl FileSystem {
         mut prepared: Option<Content>,
         opener: Opener,
     ) -> Result<u64, Failure> {
-        if let Err(lost) = self.report_lost(id.ino()) {
+        let readable = self.report_lost(id.ino()).and_then(|()| self.check_left_alone(id.ino()));
+        if let Err(failure) = readable {
             if let Some(content) = prepared {
                 content.end().await;
             }
-            return Err(lost);
+            return Err(failure);
         }
         for _ in 0..OVERTAKEN_MAX {
             let file = self.nodes.lock().open_or_new(id);

@@ -121,12 +121,17 @@ impl FileSystem {
 
     /// Opens a file for writing by the protocol of the mount or of its folder.
     async fn writer(&self, ino: Ino) -> Result<Arc<Writer>, Failure> {
-        if let Some(failure) = self.left_alone.lock().get(&ino) {
-            // It would be pushed above what is written now.
-            let what = format!("file {ino} waits in the spool and can't be pushed: {failure}");
-            return Err(Failure { message: what, ..failure.clone() });
-        }
+        self.check_left_alone(ino)?;
         self.pool.writer(ino, self.spool.as_ref()).await
+    }
+
+    /// Fails if the file's newest content waits in the spool and could not be taken up: who reads it would see what it had before, and what
+    /// is written, or takes its name, would be covered by it later.
+    fn check_left_alone(&self, ino: Ino) -> Result<(), Failure> {
+        self.left_alone.lock().get(&ino).map_or(Ok(()), |failure| {
+            let what = format!("file {ino} waits in the spool and can't be pushed: {failure}");
+            Err(Failure { message: what, ..failure.clone() })
+        })
     }
 
     /// Shows an entry to the kernel. `None`: a change made here overtook the answer, ask again.

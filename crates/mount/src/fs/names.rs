@@ -245,13 +245,11 @@ impl FileSystem {
         parent: NodeId,
         name: &str,
     ) -> Result<Vec<Arc<super::open_file::OpenFile>>, Failure> {
-        if self.nodes.lock().all_open().is_empty() {
+        if !self.nodes.lock().has_open() {
             return Ok(Vec::new());
         }
         let ino = self.pool.lookup(parent.ino(), name).await?.ino;
-        let mut open = self.nodes.lock().all_open();
-        open.retain(|file| file.id().ino() == ino);
-        Ok(open)
+        Ok(self.nodes.lock().open_of(ino))
     }
 
     /// Removes an empty directory.
@@ -293,6 +291,7 @@ impl FileSystem {
         let (parent, new_parent) = (parent.ino(), new_parent.ino());
         let before = self.pool.lookup(parent, name).await?;
         self.report_lost(before.ino)?;
+        self.check_left_alone(before.ino)?;
         let other = match existing {
             Existing::Exchange => Some(self.pool.lookup(new_parent, new_name).await?),
             Existing::Replace | Existing::ReplaceOnCommit | Existing::Refuse => None,

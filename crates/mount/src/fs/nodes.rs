@@ -84,7 +84,7 @@ struct Node {
 struct Line {
     epoch: u16,
     nodes: u32,
-    open: u32,
+    open: Vec<NodeId>,
 }
 
 /// All inodes that the kernel holds: as many as the kernel chooses to cache, it says which it forgets.
@@ -192,7 +192,7 @@ impl Nodes {
     fn leave_line(&mut self, id: NodeId, leave: impl FnOnce(&mut Line)) {
         if let Entry::Occupied(mut line) = self.lines.entry(id.ino()) {
             leave(line.get_mut());
-            if (line.get().nodes, line.get().open) == (0, 0) {
+            if line.get().nodes == 0 && line.get().open.is_empty() {
                 line.remove();
             }
         }
@@ -216,15 +216,26 @@ impl Nodes {
     pub fn adopt(&mut self, file: Arc<OpenFile>) {
         let id = file.id();
         if self.open.insert(id, file).is_none() {
-            self.lines.entry(id.ino()).or_default().open += 1;
+            self.lines.entry(id.ino()).or_default().open.push(id);
         }
     }
 
     /// The last handle of an inode is closed.
     pub fn closed(&mut self, id: NodeId) {
         if self.open.remove(&id).is_some() {
-            self.leave_line(id, |line| line.open -= 1);
+            self.leave_line(id, |line| line.open.retain(|open| *open != id));
         }
+    }
+
+    /// Whether any file is open.
+    pub fn has_open(&self) -> bool {
+        !self.open.is_empty()
+    }
+
+    /// The open files behind the inodes of a pool file.
+    pub fn open_of(&self, ino: Ino) -> Vec<Arc<OpenFile>> {
+        let ids = self.lines.get(&ino).into_iter().flat_map(|line| &line.open);
+        ids.filter_map(|id| self.open_file(*id)).collect()
     }
 
     /// All open files.

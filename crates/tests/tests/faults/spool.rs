@@ -295,6 +295,14 @@ fn what_waits_in_a_spool_is_never_written_over_by_a_mount_that_cannot_take_it_up
     fs::create_dir(&image).unwrap();
     let mut second = Mount::start_with(&pool, "second", &with_spool);
     assert!(fs::write(second.at("app/x"), &other).is_err(), "it would be pushed above this");
+    assert!(fs::read(second.at("app/x")).is_err(), "it is not what the pool has of it");
+    write(&second.at("app/z"), &other);
+    assert!(
+        fs::rename(second.at("app/x"), second.at("app/z")).is_err(),
+        "what the pool has of it would cover this"
+    );
+    wait_until("it is pushed", || states(&pool, "app/z") == ["closed"]);
+    assert!(pool.get("app/z") == other);
     write(&second.at("app/y"), &other);
     wait_until("others are pushed", || states(&pool, "app/y") == ["closed"]);
     second.kill();
