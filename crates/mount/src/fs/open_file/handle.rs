@@ -119,8 +119,8 @@ impl Handle {
     /// holds a copy of the descriptor) and nothing was written since.
     ///
     /// `goes_on`: a program that has it open holds another descriptor to write with. If the file was emptied so far and nothing
-    /// more, the commit waits for the next close, or for the end of the handle. What is in the spool then stays what a writer wrote who has
-    /// not finished, as it does where other handles can write.
+    /// more, the commit waits for the next close, or for the end of the handle. What there is then stays what a writer wrote who has
+    /// not finished, as what is in the spool does where other handles can write.
     pub async fn flush(&self, pool: &Pool, killed: bool, goes_on: bool) -> Result<(), Failure> {
         if !self.writable {
             return Ok(());
@@ -136,7 +136,6 @@ impl Handle {
         if killed && is_torn() {
             self.torn.store(true, Ordering::Release);
         }
-        let goes_on_in_spool = goes_on && self.file.writer().is_some_and(|writer| writer.is_spooled());
         if let Some(session) = self.file.writer()
             && !(goes_on && self.file.is_emptied())
         {
@@ -145,7 +144,7 @@ impl Handle {
             self.file.save(pool, &session, !killed && !goes_on && !others_write).await?;
         }
         self.file.flushed_at.store(writes, Ordering::Release);
-        if !killed && !goes_on_in_spool {
+        if !killed && !goes_on {
             self.closed_at.store(writes, Ordering::Release);
             self.file.closed_at.store(writes, Ordering::Release);
             self.torn.store(false, Ordering::Release);
