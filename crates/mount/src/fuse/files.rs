@@ -345,11 +345,13 @@ async fn write(handle: &Handle, place: &Place, data: &[u8]) -> Result<usize, Fai
 
 /// Makes the kernel hand over all that it has of a file.
 pub(super) async fn hand_over(kernel: Arc<OnceLock<Notifier>>, ino: INodeNo) -> io::Result<()> {
+    tokio::task::spawn_blocking(move || drop_pages(&kernel, ino)).await.map_err(io::Error::other)?
+}
+
+/// Makes the kernel drop its pages of a file; it writes those back first that have been written to.
+pub(super) fn drop_pages(kernel: &OnceLock<Notifier>, ino: INodeNo) -> io::Result<()> {
     let whole_file = 0;
-    let told = tokio::task::spawn_blocking(move || {
-        kernel.get().map_or(Ok(()), |kernel| kernel.inval_inode(ino, 0, whole_file))
-    });
-    told.await.map_err(io::Error::other)?
+    kernel.get().map_or(Ok(()), |kernel| kernel.inval_inode(ino, 0, whole_file))
 }
 
 async fn extend(handle: &Handle, end: u64) -> Result<(), Failure> {

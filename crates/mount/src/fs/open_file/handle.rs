@@ -81,6 +81,10 @@ impl Handle {
 
     /// The version that a handle without a writer reads.
     fn read_from(&self) -> Result<Arc<Reader>, Failure> {
+        if self.file.is_lost.load(Ordering::Acquire) {
+            let what = "what was written to it since it was opened here is lost: open it again";
+            return Err(Failure::new(ErrorCode::Stale, format!("file {}: {what}", self.file.ino())));
+        }
         let latest = self.file.latest.read().clone();
         let reader = latest.or_else(|| self.reader.clone());
         reader.ok_or_else(|| Failure::new(ErrorCode::Stale, "the file isn't open any more"))
@@ -180,15 +184,16 @@ impl Handle {
             drop(openers);
             turn.torn |= self.torn.load(Ordering::Acquire) || turn.writers == 0 && self.was_cut_off();
         }
-        let mut pushes = turn.writers == 0 && self.file.begin_push(&mut turn);
+        let begins = turn.writers == 0 && self.file.begin_push(&mut turn);
+        let mut pushed = begins.then(|| Arc::clone(&self.file));
         if turn.writers == 0 && !turn.pushing {
-            pushes = self.file.end_session(fs, &mut turn).await;
+            pushed = self.file.end_session(fs, &mut turn).await;
         }
         if turn.handles == 0 && !turn.pushing {
             self.file.end(fs, &mut turn).await;
         }
         drop(turn);
         self.file.left.notify_waiters();
-        pushes.then(|| Arc::clone(&self.file))
+        pushed
     }
 }
