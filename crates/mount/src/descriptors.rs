@@ -13,7 +13,8 @@
 //! [`INHERITED_PATIENCE`], and what it saves is saved all the same; then it is answered, as long as the program that opened
 //! the file holds it, or is closing it and waits for all that was written: that one's close waits
 //! ([`crate::fs::Handle::is_inherited`]). A child may have inherited many: once one was answered so, others are at once
-//! ([`Silence`]).
+//! ([`Silence`]). Of a file that was only emptied, such a close makes no version either: the program that opened it has yet to write, or
+//! to choose a protocol, and its own close is still to come, or the end of the handle.
 //!
 //! A process that can't be seen counts as holding nothing: then the close commits, which is never wrong, only one version
 //! too many should the rest fail.

@@ -36,7 +36,7 @@ use stdchk_model::chunk_map::PieceName;
 use stdchk_model::exact::{narrow, to_usize};
 use stdchk_model::limits::{CHUNK_BYTES_MAX, FILE_BYTES_MAX};
 use stdchk_model::message::manager::{
-    Attr, BenefactorInfo, Hold, ManagerReply, ManagerRequest, TimeNs, VersionInfo,
+    Attr, BenefactorInfo, Hold, ManagerReply, ManagerRequest, TimeNs, VersionInfo, VersionState,
 };
 use stdchk_model::policy::CloseWaits;
 use stdchk_model::{ChunkRef, ErrorCode, Failure, Ino, KeyId, Policy, SessionId, User};
@@ -233,10 +233,29 @@ impl Session {
         self.commit_turn.lock().await.clone()
     }
 
-    /// Ends a session of which nothing will come: a file of so many bytes that its application takes for closed is lost.
+    /// Ends a session of which nothing will come: a file of so many bytes that its application takes for closed is on record as lost
+    /// when this returns.
+    ///
+    /// # Errors
+    /// It isn't, and this may be called again; `NotFound`: there is no such file.
     pub(crate) async fn give_up(self: &Arc<Self>, size: u64) -> Result<(), Failure> {
-        self.ask(&ManagerRequest::Closing { session: self.id, size }).await?;
-        self.close(true).await
+        let session = self.id;
+        self.ask(&ManagerRequest::Closing { session, size }).await?;
+        match self.pool.manager.ask(&ManagerRequest::CloseSession { session, interrupted: true }).await {
+            Err(failure) if failure.code != ErrorCode::Stale => return Err(failure),
+            _ => {}
+        }
+        // A manager that was started in between knows nothing of the close.
+        let versions = self.pool.versions(self.ino()).await?;
+        if !versions.iter().any(|info| (info.session, info.state) == (session, VersionState::Lost)) {
+            return Err(Failure::new(
+                ErrorCode::Unavailable,
+                "the manager did not note that the file is lost",
+            ));
+        }
+        // Why it is given up is known.
+        let _ = self.close(true).await;
+        Ok(())
     }
 
     /// Size of the file as this session sees it, bytes.

@@ -163,6 +163,12 @@ impl Image {
         tokio::task::spawn_blocking(move || self.sync()).await.map_err(io::Error::other)?
     }
 
+    /// Whether its file ends before what it holds.
+    pub(super) fn was_cut_short(&self) -> bool {
+        let end = self.shape.lock().ranges.iter().last().map_or(0, |range| range.end);
+        self.file.metadata().is_ok_and(|about| about.len() < end)
+    }
+
     /// Whether the local disk failed to take what was written.
     pub(crate) fn is_lost(&self) -> bool {
         self.is_lost.load(Ordering::Acquire)

@@ -292,6 +292,8 @@ impl Spool {
         }
         let image = self.image(name.id);
         match Image::open(image.clone(), record.shape(), &self.budget) {
+            // The disk itself went down, and was mounted again.
+            Ok(image) if image.was_cut_short() => Found::Lost(Some(record)),
             Ok(image) => Found::Image(record, Arc::new(image)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Found::Lost(Some(record)),
             Err(error) => Found::Unreadable(failed("opening", &image, &error)),

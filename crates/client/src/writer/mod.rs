@@ -24,7 +24,7 @@ use stdchk_model::{ErrorCode, Failure, Ino, Policy, SessionId};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 use crate::holes::{Sought, first};
-use crate::pool::Inner;
+use crate::pool::{Inner, Pool};
 use crate::session::{NewFile, Session, check_end};
 use crate::spool::{Image, NO_ROOM, Name, Spool, Told};
 
@@ -58,8 +58,6 @@ pub struct Writer {
     failure: Mutex<Option<Failure>>,
     /// An image that is in the session, and what its record says, which must stay until that is committed.
     kept: Mutex<Option<(Arc<Image>, Noted)>>,
-    /// Whether the session has more than the image that is to be pushed: another one has to take it.
-    begins_again: AtomicBool,
 }
 
 /// What the record in the spool says of a file.
@@ -78,6 +76,8 @@ struct Layers {
     filling: Option<Arc<Image>>,
     /// On its way to the session.
     pushing: Option<Arc<Image>>,
+    /// Whether the session has more than the image that is to be pushed: another one has to take it.
+    begins_again: bool,
 }
 
 impl Layers {
@@ -151,7 +151,6 @@ impl Writer {
             syncing: Mutex::default(),
             failure: Mutex::default(),
             kept: Mutex::default(),
-            begins_again: AtomicBool::new(false),
         }
     }
 
@@ -377,10 +376,32 @@ impl Writer {
         Failure::new(ErrorCode::Unavailable, what)
     }
 
-    /// The images, the newest first, and the session that lies below them.
-    fn images(&self) -> (Vec<Arc<Image>>, Arc<Session>) {
-        let layers = self.layers.read();
-        (layers.filling.iter().chain(&layers.pushing).cloned().collect(), self.session())
+    /// The images, the newest first, and the session that lies below them. `None`: below them lies the version that was written over.
+    /// A session that could not save them may have what was never promised, and lacks what it has sent to who is gone.
+    fn images(&self) -> (Vec<Arc<Image>>, Option<Arc<Session>>) {
+        let (layers, session) = (self.layers.read(), self.session());
+        let images: Vec<_> = layers.filling.iter().chain(&layers.pushing).cloned().collect();
+        let is_of_no_use = layers.begins_again || session.is_failed();
+        let is_passed_over = layers.protocol == Protocol::Clw && !images.is_empty() && is_of_no_use;
+        (images, (!is_passed_over).then_some(session))
+    }
+
+    /// Reads from the version that was written over.
+    async fn read_base(&self, offset: u64, length: usize) -> Result<Bytes, Failure> {
+        let Some(base) = self.base_version().await? else { return Ok(Bytes::new()) };
+        let reader = self.pool.read_version(self.ino(), Some(base.version)).await?;
+        reader.read_at(offset, length).await
+    }
+
+    /// The version that was written over; `None`: there was none.
+    async fn base_version(&self) -> Result<Option<VersionInfo>, Failure> {
+        let Some(base) = self.base else { return Ok(None) };
+        let versions = self.pool.versions(self.ino()).await?;
+        let base = versions.into_iter().find(|info| info.session == base);
+        base.map(Some).ok_or_else(|| {
+            let what = "was written over a version that is gone: what it kept of it is lost";
+            Failure::new(ErrorCode::NotFound, format!("file {} {what}", self.ino()))
+        })
     }
 
     /// Reads up to `length` bytes at `offset`, as they were written; short at the end of the file.
@@ -389,7 +410,7 @@ impl Writer {
     /// The bytes can't be had from the pool, or the spool can't be read.
     pub async fn read_at(&self, offset: u64, length: usize) -> Result<Bytes, Failure> {
         let (images, session) = self.images();
-        let Some(top) = images.first() else { return session.read_at(offset, length).await };
+        let Some(top) = images.first() else { return self.session().read_at(offset, length).await };
         let end = offset.saturating_add(length as u64).min(top.size());
         if offset >= end {
             return Ok(Bytes::new());
@@ -402,7 +423,12 @@ impl Writer {
         };
         let hidden = images.iter().any(|image| image.held(offset..end).first() == Some(&(offset..end)));
         if offset < limit && !hidden {
-            place(offset, &session.read_at(offset, to_usize(limit - offset)).await?);
+            let length = to_usize(limit - offset);
+            let below = match session {
+                Some(session) => session.read_at(offset, length).await?,
+                None => self.read_base(offset, length).await?,
+            };
+            place(offset, &below);
         }
         for image in images.iter().rev() {
             for part in image.held(offset..end) {
@@ -419,9 +445,11 @@ impl Writer {
     pub fn seek(&self, offset: u64, sought: Sought) -> Option<u64> {
         let (images, session) = self.images();
         let limit = images.iter().fold(u64::MAX, |limit, image| limit.min(image.limit()));
-        let size = images.first().map_or_else(|| session.size(), |top| top.size());
+        let size = images.first().map_or_else(|| self.session().size(), |top| top.size());
         sought.find(offset, size, |at| {
-            let below = session.data_at(at).filter(|data| data.start < limit && limit > at);
+            // Only reading it would tell where the version that was written over has holes.
+            let below = session.as_ref().map_or(Some(at..u64::MAX), |session| session.data_at(at));
+            let below = below.filter(|data| data.start < limit && limit > at);
             let below = below.map(|data| data.start..data.end.min(limit));
             images.iter().map(|image| image.data_at(at)).fold(below, first)
         })
@@ -514,8 +542,8 @@ impl Writer {
     }
 
     /// The session couldn't save what the application was promised, and the spool still has it: from now on that waits there to be
-    /// pushed. Tells whether it was closed; `None`: the spool has nothing that was promised.
-    pub fn take_back(&self) -> Option<bool> {
+    /// pushed. `None`: the spool has nothing that was promised.
+    pub fn take_back(self: &Arc<Self>) -> Option<Unpushed> {
         let mut layers = self.layers.write();
         let is_stuck = layers.protocol == Protocol::Sw;
         let stuck = layers.pushing.take_if(|_| is_stuck);
@@ -526,10 +554,9 @@ impl Writer {
             stuck.iter().for_each(|image| blocking(|| image.remove()));
             return None;
         };
-        self.begins_again.store(true, Ordering::Release);
         (*self.noted.lock(), *self.failure.lock()) = (Some(noted), None);
-        *layers = Layers { protocol: Protocol::Clw, filling: Some(image), pushing: None };
-        Some(noted.closed)
+        *layers = Layers { protocol: Protocol::Clw, filling: Some(image), pushing: None, begins_again: true };
+        Some(Unpushed::new(Arc::clone(self), noted))
     }
 
     /// Whether the local disk lost what waits to be pushed.
@@ -538,13 +565,18 @@ impl Writer {
     }
 
     /// Gives up what is in the spool: it can't be pushed any more. Unless the file was removed, it is on record as lost.
-    pub async fn discard(&self) {
-        let size = self.size();
-        if let Err(failure) = self.session().give_up(size).await {
-            tracing::debug!(ino = %self.ino(), %failure, "a session that is given up did not end well");
+    ///
+    /// # Errors
+    /// It can't be put on record now, and stays in the spool.
+    pub async fn discard(&self, pool: &Pool) -> Result<(), Failure> {
+        if let Err(failure) = self.session().give_up(self.size()).await
+            && !pool.is_gone(&failure).await
+        {
+            return Err(failure);
         }
         let image = self.layers.write().filling.take();
         self.done(image.as_deref());
+        Ok(())
     }
 
     /// Nothing of the file need be in the spool any more.

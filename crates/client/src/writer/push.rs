@@ -72,7 +72,10 @@ impl Writer {
         mtime: TimeNs,
         state: VersionState,
     ) -> Result<Option<VersionInfo>, Failure> {
-        if self.begins_again.load(Ordering::Acquire) || self.session().is_failed() {
+        let begins_again = self.layers.read().begins_again;
+        if begins_again || self.session().is_failed() {
+            // That one alone can make a file again that the manager has forgotten.
+            self.session().settle_made().await?;
             let before = self.session().id();
             let versions = self.pool.versions(self.ino()).await?;
             if let Some(version) = versions.into_iter().find(|version| is_of(version, before)) {
@@ -80,7 +83,7 @@ impl Writer {
                 return Ok(Some(version));
             }
             self.begin_again(image).await?;
-            self.begins_again.store(false, Ordering::Release);
+            self.layers.write().begins_again = false;
         }
         let session = self.session();
         self.copy(image, &session).await?;
@@ -124,15 +127,10 @@ impl Writer {
             return Ok(());
         }
         session.truncate(0).await?;
-        let Some(base) = self.base.filter(|_| !image.hides_all_below()) else { return Ok(()) };
-        let versions = self.pool.versions(self.ino()).await?;
-        let Some(base) = versions.iter().find(|info| info.session == base) else {
-            let what = format!(
-                "file {} was written over a version that is gone: what it kept of it is lost",
-                self.ino()
-            );
-            return Err(Failure::new(ErrorCode::NotFound, what));
-        };
+        if image.hides_all_below() {
+            return Ok(());
+        }
+        let Some(base) = self.base_version().await? else { return Ok(()) };
         if let (Some(key), None) = (base.key, session.key()) {
             let what =
                 format!("file {} keeps parts of a version that is encrypted with key {key}", self.ino());
@@ -324,19 +322,20 @@ impl Writer {
         };
         let session = Session::open_with(pool, ino, record.key).await?;
         let Record { mtime, closed, base, synced, .. } = *record;
-        let layers = Layers { protocol: Protocol::Clw, filling: Some(Arc::clone(image)), pushing: None };
+        let layers =
+            Layers { protocol: Protocol::Clw, filling: Some(Arc::clone(image)), ..Layers::default() };
         let mut writer = Self::new(pool, session, Some(Arc::clone(spool)), layers);
         (writer.id, writer.base) = (left.name.id, base);
         writer.synced.store(synced, Ordering::Release);
         writer.unsynced.store(false, Ordering::Release);
-        *writer.noted.lock() = Some(Noted { mtime, closed });
+        let noted = Noted { mtime, closed };
+        *writer.noted.lock() = Some(noted);
         if let Err(failure) = writer.ready(image).await {
             // Why it can't be pushed counts, not how the session ends.
             let _ = writer.session().close(false).await;
             return Err(failure);
         }
-        let state = if closed { VersionState::Closed } else { VersionState::Interrupted };
-        Ok(Some(Unpushed { writer: Arc::new(writer), mtime, state }))
+        Ok(Some(Unpushed::new(Arc::new(writer), noted)))
     }
 }
 
@@ -353,4 +352,11 @@ pub struct Unpushed {
     pub mtime: TimeNs,
     /// What its version shall be.
     pub state: VersionState,
+}
+
+impl Unpushed {
+    pub(super) fn new(writer: Arc<Writer>, Noted { mtime, closed }: Noted) -> Self {
+        let state = if closed { VersionState::Closed } else { VersionState::Interrupted };
+        Self { writer, mtime, state }
+    }
 }

@@ -3,9 +3,10 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::common::{Random, TestPool, file_with};
-use stdchk_client::{Pool, Spool, Unpushed, Writer};
+use crate::common::{Random, TestPool, file_with, wait_until};
+use stdchk_client::{Pool, Sought, Spool, Unpushed, Writer};
 use stdchk_model::Ino;
 use stdchk_model::message::manager::{Change, VersionState};
 use stdchk_model::policy::Protocol;
@@ -46,10 +47,18 @@ impl Twin {
         spool_bytes: u64,
         further: &[(&str, &str)],
     ) -> Self {
-        let pool = tests.connect(8 * MIB).await;
+        Self::over(tests.connect(8 * MIB).await, tests, (protocol, further), spool_bytes).await
+    }
+
+    async fn over(
+        pool: Pool,
+        tests: &TestPool,
+        (protocol, further): (&str, &[(&str, &str)]),
+        spool_bytes: u64,
+    ) -> Self {
         let policy =
             [("redundancy", "replicate:1"), ("protocol", protocol), ("segment", "4MiB"), ("codec", "store")];
-        let policy = [&policy, further].concat();
+        let policy = [&policy[..], further].concat();
         let ino = file_with(&pool, &policy).await;
         let directory = tests.dir.path().join(format!("spool-{protocol}"));
         let spool = spool_in(&directory, spool_bytes, &pool, BOOT).await;
@@ -210,7 +219,7 @@ async fn a_spool_that_is_full_makes_a_file_go_on_through_memory() {
         twin.writer.flush(1, true).await.unwrap();
         twin.check_committed().await;
         twin.writer.close(false).await.unwrap();
-        hog.discard().await;
+        hog.discard(&twin.pool).await.unwrap();
         assert_eq!(twin.files(), 0);
     }
 }
@@ -473,16 +482,84 @@ async fn a_push_that_fails_keeps_the_file_and_succeeds_later() {
     twin.push_at_last(VersionState::Closed).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_closed_file_whose_image_was_cut_short_is_lost_on_record() {
+    let tests = TestPool::start(1).await;
+    let mut twin = Twin::start(&tests, "clw", 64 * MIB).await;
+    twin.write(0, b"the first version").await;
+    twin.close_and_open(false).await;
+    twin.write(0, &[1; 100_000]).await;
+    twin.writer.flush(1, true).await.unwrap();
+    // The disk went down by itself and came back: the machine is in the same boot.
+    let image =
+        copies_of(&twin.directory).into_iter().find(|(_, content)| content.len() == 100_000).unwrap().0;
+    std::fs::File::options().write(true).open(image).unwrap().set_len(4096).unwrap();
+    assert_eq!(twin.take_up(BOOT).await.len(), 0);
+    assert_eq!((twin.states().await, twin.files()), (vec![VersionState::Closed, VersionState::Lost], 0));
+    twin.check_first_version().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_loss_that_cannot_be_put_on_record_stays_in_the_spool_until_it_can() {
+    let mut tests = TestPool::start(1).await;
+    let pool = tests.connect_for(8 * MIB, Duration::from_secs(1)).await;
+    let mut twin = Twin::over(pool, &tests, ("clw", &[]), 64 * MIB).await;
+    twin.write(0, b"closed").await;
+    twin.writer.flush(1, true).await.unwrap();
+    tests.stop_manager().await;
+    assert!(twin.writer.discard(&twin.pool).await.is_err());
+    assert_eq!(twin.files(), 2);
+    // The manager that comes back knows nothing of the session.
+    tests.start_manager().await;
+    wait_until("it is given up", async || twin.writer.discard(&twin.pool).await.is_ok()).await;
+    assert_eq!((twin.states().await, twin.files()), (vec![VersionState::Lost], 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_failed_session_took_beyond_what_was_promised_is_not_read_any_more() {
+    let mut tests = TestPool::start(1).await;
+    let mut twin = Twin::start(&tests, "clw", 16 * MIB).await;
+    twin.write(0, &Random::new(1).bytes(6_000_000)).await;
+    twin.close_and_open(false).await;
+    twin.write(1_000_000, &Random::new(2).bytes(1_500_000)).await;
+    twin.writer.sync(1).await.unwrap();
+    let promised = twin.model.clone();
+    let hog = file_hog(&twin, &tests).await;
+    twin.write(2_000_000, &Random::new(3).bytes(5_000_000)).await;
+    assert!(!twin.writer.is_spooled(), "it goes on through memory");
+    tests.stop_benefactor(0).await;
+    assert!(twin.writer.commit(1).await.is_err());
+    twin.writer.take_back().unwrap();
+    twin.model = promised;
+    tests.start_benefactor(0);
+    tests.wait_online(1).await;
+    twin.read(0, FILE_MAX).await;
+    assert_eq!(twin.writer.seek(7_000_000, Sought::Data), None);
+    hog.discard(&twin.pool).await.unwrap();
+    for _ in 0..50 {
+        if twin.writer.push(1, VersionState::Interrupted).await.is_ok() {
+            break;
+        }
+    }
+    twin.check_committed().await;
+    assert_eq!(twin.states().await, [VersionState::Closed, VersionState::Interrupted]);
+}
+
 /// What was promised and can't be committed stays in the spool, and is pushed later.
 async fn promised(bytes: usize) {
     let mut tests = TestPool::start(1).await;
     let mut twin = Twin::start(&tests, "clw", 64 * MIB).await;
     twin.write(0, &Random::new(3).bytes(bytes)).await;
     twin.writer.sync(1).await.unwrap();
-    assert_eq!(twin.writer.take_back(), None, "it is in the spool as it is");
+    assert!(twin.writer.take_back().is_none(), "it is in the spool as it is");
     tests.stop_benefactor(0).await;
     assert!(twin.writer.commit(1).await.is_err());
-    assert_eq!(twin.writer.take_back(), Some(false), "it was synced and not closed");
+    let promised = twin.writer.take_back().unwrap();
+    assert_eq!(
+        (promised.mtime, promised.state),
+        (1, VersionState::Interrupted),
+        "it was synced and not closed"
+    );
     assert!(twin.writer.is_spooled() && twin.files() == 2, "{bytes} bytes");
     tests.start_benefactor(0);
     tests.wait_online(1).await;
@@ -507,7 +584,7 @@ async fn what_nobody_was_promised_leaves_nothing_in_the_spool_if_it_cannot_be_co
     twin.write(0, &Random::new(3).bytes(12_000_000)).await;
     tests.stop_benefactor(0).await;
     assert!(twin.writer.commit(1).await.is_err());
-    assert_eq!((twin.writer.take_back(), twin.files()), (None, 0));
+    assert!(twin.writer.take_back().is_none() && twin.files() == 0);
 }
 
 #[tokio::test]

@@ -15,8 +15,8 @@ mod retry;
 mod room;
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -64,6 +64,8 @@ pub(crate) struct FileSystem {
     ending: watch::Sender<bool>,
     /// Whether the machine is said to go soon: then pushes that failed are tried again at once.
     going: watch::Sender<bool>,
+    /// Makes the kernel drop the pages of an inode, and waits until it has.
+    drop_pages: OnceLock<Arc<dyn Fn(NodeId) + Send + Sync>>,
 }
 
 /// An entry as it is shown to the kernel, which from then on holds the inode.
@@ -116,7 +118,21 @@ impl FileSystem {
             pushes: Semaphore::new(pushing::PUSHES_MAX),
             ending: watch::Sender::new(false),
             going: watch::Sender::new(false),
+            drop_pages: OnceLock::new(),
         })
+    }
+
+    /// From now on the kernel's pages of an inode can be dropped, by `drop_pages`.
+    pub fn may_drop_pages(&self, drop_pages: impl Fn(NodeId) + Send + Sync + 'static) {
+        let set = self.drop_pages.set(Arc::new(drop_pages));
+        assert!(set.is_ok(), "a file system is mounted once");
+    }
+
+    /// Drops what the kernel has of an inode. Nobody waits for it: the kernel may wait for a read of the file first.
+    fn drop_pages(&self, id: NodeId) {
+        if let Some(drop_pages) = self.drop_pages.get().cloned() {
+            tokio::task::spawn_blocking(move || drop_pages(id));
+        }
     }
 
     /// Opens a file for writing by the protocol of the mount or of its folder.

@@ -154,13 +154,19 @@ impl Nodes {
     /// Has the file shown to the kernel as another inode from now on. Returns [`Nodes::changes`]; nothing for an inode that is
     /// open for writing here, or isn't the file's any more.
     pub fn renew(&mut self, id: NodeId) -> Option<u64> {
-        if self.is_written(id) || self.id_of(id.ino()) != id {
+        if self.is_written(id) || self.id_of(id.ino()) != id || !self.lines.contains_key(&id.ino()) {
             return None;
         }
-        let line = self.lines.get_mut(&id.ino())?;
-        line.epoch = line.epoch.wrapping_add(1);
-        self.changes += 1;
+        self.replace(id);
         Some(self.changes)
+    }
+
+    /// Has the file behind an inode that the kernel holds, or that is open, shown as another one from now on.
+    pub fn replace(&mut self, id: NodeId) {
+        if let Some(line) = self.lines.get_mut(&id.ino()) {
+            line.epoch = line.epoch.wrapping_add(1);
+        }
+        self.changes += 1;
     }
 
     /// Whether anyone has the inode open for writing here.

@@ -6,14 +6,14 @@
 
 mod handle;
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
-use stdchk_client::{Pool, Reader, Session, Writer, time};
+use stdchk_client::{Pool, Reader, Session, Unpushed, Writer, time};
 use stdchk_model::exact::{part, to_usize};
-use stdchk_model::message::manager::{Attr, Change, TimeNs, VersionInfo};
+use stdchk_model::message::manager::{Attr, Change, TimeNs, VersionInfo, VersionState};
 use stdchk_model::policy::Protocol;
 use stdchk_model::{ErrorCode, Failure, Ino};
 use tokio::sync::{MutexGuard, Notify};
@@ -65,6 +65,8 @@ pub(crate) struct OpenFile {
     renumbered: Mutex<Option<(u64, u64)>>,
     /// When its size was set last, and the value of `writes` then.
     truncated: Mutex<Option<(Instant, u64)>>,
+    /// Whether what was written last is lost, and the kernel may take it for what is in the file.
+    is_lost: AtomicBool,
 }
 
 pub(super) struct Turn {
@@ -79,8 +81,6 @@ pub(super) struct Turn {
     pub(super) pushing: bool,
     /// Why the last attempt to push failed.
     pub(super) push_failure: Option<Failure>,
-    /// What is being pushed is less than was written.
-    taken_back: bool,
     /// Keeps the chunks of a file that was removed while it is still being read.
     pin: Option<Arc<Session>>,
 }
@@ -106,7 +106,6 @@ impl OpenFile {
                 seen,
                 pushing: false,
                 push_failure: None,
-                taken_back: false,
                 pin: None,
             }),
             writer: RwLock::default(),
@@ -122,7 +121,20 @@ impl OpenFile {
             openers: Mutex::default(),
             renumbered: Mutex::new(None),
             truncated: Mutex::new(None),
+            is_lost: AtomicBool::new(false),
         }
+    }
+
+    /// A file that waits in the spool, which nobody has open.
+    pub(super) fn in_spool(id: NodeId, file: Unpushed, push_failure: Option<Failure>) -> Self {
+        let Unpushed { writer, mtime, state } = file;
+        let mut file = Self::new(id, Seen::of(writer.opened()));
+        let turn = file.turn.get_mut();
+        (turn.pushing, turn.push_failure) = (true, push_failure);
+        turn.torn = state == VersionState::Interrupted;
+        *file.mtime.get_mut() = Mtime { at: mtime, told: mtime, saved: true };
+        *file.writer.get_mut() = Some(writer);
+        file
     }
 
     pub fn id(&self) -> NodeId {
@@ -163,11 +175,6 @@ impl OpenFile {
     /// The writer, while anyone may write, and until what was written is pushed.
     pub fn writer(&self) -> Option<Arc<Writer>> {
         self.writer.read().clone()
-    }
-
-    /// A writer that an earlier mount left.
-    pub(super) fn adopt(&self, writer: Arc<Writer>) {
-        *self.writer.write() = Some(writer);
     }
 
     /// Opens one more handle; `None` if the last one was just closed: look for the file again. The kernel may keep the
@@ -461,27 +468,36 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Ends a session that no handle writes to any more. Errors can't reach any program here: they are logged. True: what it couldn't
-    /// save is in the spool, where it was promised to be, and is to be pushed from there now.
-    async fn end_session(&self, fs: &FileSystem, turn: &mut Turn) -> bool {
-        let Some(session) = self.writer() else { return false };
+    /// Ends a session that no handle writes to any more. Errors can't reach any program here: they are logged. What it couldn't save
+    /// and is in the spool, where it was promised to be, is to be pushed from there now: that is returned.
+    async fn end_session(&self, fs: &FileSystem, turn: &mut Turn) -> Option<Arc<Self>> {
+        let session = self.writer()?;
         // Pages that were written through a mapping after the last close, or a flush that failed and may be repeated.
         let committed = self.commit(&fs.pool, &session).await;
         let was_closing = session.is_closing();
         if let Err(failure) = &committed
-            && let Some(closed) = session.take_back()
+            && let Some(promised) = session.take_back()
         {
             if was_closing {
                 fs.note_lost(self.ino(), failure);
             }
-            turn.taken_back = true;
             tracing::warn!(ino = %self.ino(), %failure, "a file can't be committed: what was promised of it stays in the spool");
-            turn.torn |= !closed;
-            (turn.pushing, turn.push_failure) = (true, Some(failure.clone()));
-            return true;
+            let file = fs.wait_in_spool(Some(self.id), promised, Some(failure.clone()));
+            self.lose(fs, turn);
+            return Some(file);
         }
         self.leave_session(fs, turn, &session, committed).await;
-        false
+        None
+    }
+
+    /// What was written last is lost: what the kernel has of it counts for nothing. Whoever has the file open is told so and doesn't get it
+    /// for the content of a version; who opens it by its name gets another inode.
+    fn lose(&self, fs: &FileSystem, turn: &mut Turn) {
+        turn.seen.version = NO_VERSION;
+        fs.nodes.lock().saw(self.id, |seen| *seen = turn.seen);
+        self.is_lost.store(true, Ordering::Release);
+        *self.writer.write() = None;
+        fs.drop_pages(self.id);
     }
 
     /// Nothing more comes of a session; `committed`: what came of it last.
@@ -494,10 +510,6 @@ impl OpenFile {
     ) {
         self.teach(fs);
         turn.seen = self.seen_after(&committed, session);
-        if std::mem::take(&mut turn.taken_back) {
-            // The kernel has what was written later and is lost.
-            turn.seen.version = NO_VERSION;
-        }
         fs.nodes.lock().saw(self.id, |seen| *seen = turn.seen);
         match &committed {
             Err(failure) if session.is_closing() => fs.note_lost(self.ino(), failure),
@@ -506,8 +518,12 @@ impl OpenFile {
             }
             Ok(_) => {}
         }
-        if turn.handles > 0 && !self.hand_over(&fs.pool, turn.seen.version).await {
-            return;
+        if turn.handles > 0 {
+            match &committed {
+                Err(failure) if !fs.pool.is_gone(failure).await => self.lose(fs, turn),
+                _ if !self.hand_over(&fs.pool, turn.seen.version).await => return,
+                _ => {}
+            }
         }
         *self.writer.write() = None;
         match turn.torn || committed.is_err() {
@@ -551,9 +567,10 @@ impl OpenFile {
         if self.is_left_in_spool(&turn) {
             return;
         }
-        if !self.end_session(fs, &mut turn).await || !self.is_left_in_spool(&turn) {
-            self.end(fs, &mut turn).await;
+        if let Some(left) = self.end_session(fs, &mut turn).await {
+            left.is_left_in_spool(&*left.turn.lock().await);
         }
+        self.end(fs, &mut turn).await;
     }
 
     pub(super) async fn end(&self, fs: &FileSystem, turn: &mut Turn) {

@@ -13,8 +13,8 @@ use stdchk_model::{ErrorCode, Failure};
 use stdchk_net::Retry;
 
 use super::FileSystem;
-use super::nodes::Seen;
-use super::open_file::{Mtime, OpenFile, Turn};
+use super::nodes::NodeId;
+use super::open_file::{OpenFile, Turn};
 
 /// First and longest pause between attempts to push a file.
 const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
@@ -44,13 +44,13 @@ impl OpenFile {
             let Ok(turn) = fs.pushes.acquire().await else { return };
             let outcome = self.push_once(&writer).await;
             drop(turn);
-            let gone = match &outcome {
-                Err(failure) => writer.is_lost() || fs.pool.is_gone(failure).await,
-                Ok(_) => false,
+            let is_over = match &outcome {
+                Err(failure) => fs.gives_up(&writer, failure).await,
+                Ok(_) => true,
             };
             let mut turn = self.turn.lock().await;
             match outcome {
-                Err(failure) if !gone => {
+                Err(failure) if !is_over => {
                     tracing::warn!(ino = %self.ino(), %failure, "a file stays in the spool: it could not be pushed");
                     if *ending.borrow() && failure.code == ErrorCode::Unavailable {
                         // Nor could others.
@@ -87,10 +87,6 @@ impl OpenFile {
         writer: &Arc<Writer>,
         outcome: Result<Option<VersionInfo>, Failure>,
     ) {
-        if let Err(failure) = &outcome {
-            tracing::warn!(ino = %self.ino(), %failure, "a file can't be pushed any more: it was removed, or is lost");
-            writer.discard().await;
-        }
         (turn.pushing, turn.push_failure) = (false, None);
         self.leave_session(fs, turn, writer, outcome).await;
         if turn.handles == 0 {
@@ -136,23 +132,41 @@ impl FileSystem {
     /// The spool can't be read, or the pool doesn't answer.
     pub async fn take_up_spool(&self) -> Result<Vec<Arc<OpenFile>>, Failure> {
         let Some(spool) = &self.spool else { return Ok(Vec::new()) };
-        let mut files = Vec::new();
         let (unpushed, left_alone) = self.pool.take_up(spool).await?;
         *self.left_alone.lock() = left_alone;
-        for Unpushed { writer, mtime, state } in unpushed {
-            let attr = writer.opened().clone();
-            let id = self.nodes.lock().id_of(attr.ino);
-            let file = Arc::new(OpenFile::new(id, Seen::of(&attr)));
-            *file.mtime.lock() = Mtime { at: mtime, told: mtime, saved: true };
-            {
-                let mut turn = file.turn.lock().await;
-                (turn.pushing, turn.torn) = (true, state == VersionState::Interrupted);
-            }
-            file.adopt(writer);
-            self.nodes.lock().adopt(Arc::clone(&file));
-            files.push(file);
+        Ok(unpushed.into_iter().map(|file| self.wait_in_spool(None, file, None)).collect())
+    }
+
+    /// Has a file open that waits in the spool: under a new inode, where the kernel takes what it has of `before` for its content.
+    pub(super) fn wait_in_spool(
+        &self,
+        before: Option<NodeId>,
+        file: Unpushed,
+        push_failure: Option<Failure>,
+    ) -> Arc<OpenFile> {
+        let mut nodes = self.nodes.lock();
+        before.into_iter().for_each(|before| nodes.replace(before));
+        let id = nodes.id_of(file.writer.ino());
+        let file = Arc::new(OpenFile::in_spool(id, file, push_failure));
+        nodes.adopt(Arc::clone(&file));
+        file
+    }
+
+    /// Whether nothing will come of what waits in the spool: the file was removed, or the loss is on record.
+    async fn gives_up(&self, writer: &Writer, failure: &Failure) -> bool {
+        if !writer.is_lost() && !self.pool.is_gone(failure).await {
+            return false;
         }
-        Ok(files)
+        let (ino, given_up) = (writer.ino(), writer.discard(&self.pool).await);
+        match &given_up {
+            Ok(()) => {
+                tracing::warn!(%ino, %failure, "a file can't be pushed any more: it was removed, or is lost and on record");
+            }
+            Err(unknown) => {
+                tracing::error!(%ino, %failure, %unknown, "a closed file is lost, which can't be put on record yet");
+            }
+        }
+        given_up.is_ok()
     }
 
     /// The machine is said to go soon, or no longer. While it is, nothing new goes into the spool, which would go with it, and what is

@@ -151,7 +151,7 @@ impl Adapter {
             let _closes = (!cut_off).then(|| handle.closes(caller));
             let covered = AtomicBool::new(false);
             let work = async {
-                let goes_on = !cut_off && goes_on(&handle, caller, ino.0).await;
+                let goes_on = goes_on(&handle, caller, ino.0, cut_off).await;
                 let flushed = fs.flush(&handle, cut_off, goes_on).await;
                 if !cut_off && handle.is_opened_by(caller) {
                     handle.file.learn(&fs, caller).await;
@@ -345,22 +345,26 @@ async fn write(handle: &Handle, place: &Place, data: &[u8]) -> Result<usize, Fai
 
 /// Makes the kernel hand over all that it has of a file.
 pub(super) async fn hand_over(kernel: Arc<OnceLock<Notifier>>, ino: INodeNo) -> io::Result<()> {
+    tokio::task::spawn_blocking(move || drop_pages(&kernel, ino)).await.map_err(io::Error::other)?
+}
+
+/// Makes the kernel drop its pages of a file; it writes those back first that have been written to.
+pub(super) fn drop_pages(kernel: &OnceLock<Notifier>, ino: INodeNo) -> io::Result<()> {
     let whole_file = 0;
-    let told = tokio::task::spawn_blocking(move || {
-        kernel.get().map_or(Ok(()), |kernel| kernel.inval_inode(ino, 0, whole_file))
-    });
-    told.await.map_err(io::Error::other)?
+    kernel.get().map_or(Ok(()), |kernel| kernel.inval_inode(ino, 0, whole_file))
 }
 
 async fn extend(handle: &Handle, end: u64) -> Result<(), Failure> {
     if end > handle.file.written()?.size() { handle.file.truncate(end).await } else { Ok(()) }
 }
 
-/// Whether a program that has the file open to write goes on with it behind this close, where that makes a difference.
-async fn goes_on(handle: &Handle, caller: u32, number: u64) -> bool {
+/// Whether a program that has the file open to write goes on with it behind this close, where that makes a difference; one that was cut
+/// off goes on with nothing itself.
+async fn goes_on(handle: &Handle, caller: u32, number: u64, cut_off: bool) -> bool {
     let is_spooled = handle.file.writer().is_some_and(|writer| writer.is_spooled());
-    (handle.file.is_emptied() || is_spooled) && holds(caller, number).await
-        || is_spooled && handle.is_inherited(caller, number).await
+    let makes_a_difference = is_spooled || handle.file.is_emptied();
+    makes_a_difference
+        && (!cut_off && holds(caller, number).await || handle.is_inherited(caller, number).await)
 }
 
 /// Comes once the pool has been silent for a while, if the close that `caller` waits for is one of an inherited descriptor. The

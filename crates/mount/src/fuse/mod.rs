@@ -41,6 +41,7 @@ use crate::descriptors::Silence;
 use crate::fs::{FileSystem, Handle, NodeId, Wanted};
 use crate::killed::Dying;
 use crate::user::{Groups, Origin};
+use files::drop_pages;
 use names::new;
 use reply::{Refuse, answer_attr, answer_empty, answer_space, or_refuse, refused, text};
 
@@ -82,6 +83,12 @@ impl Adapter {
     ) -> Self {
         let (waiting_max, waiting) = (threads.saturating_sub(1), AtomicUsize::new(0));
         let (dying, silence, groups) = (Arc::default(), Arc::default(), Groups::default());
+        let notifier = Arc::clone(&kernel);
+        fs.may_drop_pages(move |id| {
+            if let Err(error) = drop_pages(&notifier, INodeNo(id.0)) {
+                tracing::debug!(inode = id.0, %error, "the kernel did not drop its pages");
+            }
+        });
         Self { fs, runtime, tasks, ttl, waiting_max, waiting, dying, silence, reports_arrive, kernel, groups }
     }
 

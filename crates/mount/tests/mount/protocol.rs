@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
+use std::process::Command;
 
 use crate::common::{TestMount, TestPool, noise, wait_until};
 use rustix::fs::{XattrFlags, fsetxattr, setxattr};
@@ -126,6 +127,28 @@ fn a_shell_asks_for_the_file_that_it_redirects_to() {
         exec 3>&-";
     crate::common::shell(script, &mount.path);
     wait_for_version(&pool, "restart.N0.T1", 2_000_000);
+}
+
+#[test]
+fn a_child_that_ends_with_an_empty_file_that_it_inherited_leaves_the_choice_and_the_close_to_its_parent() {
+    let pool = TestPool::start(1);
+    let (mount, _spool) = mount_with_spool(&pool);
+    let script = "exec 3> file 4> empty
+        /bin/true
+        /bin/false || true
+        python3 -c 'import os; os.setxattr(\"file\", \"user.stdchk.protocol\", b\"clw\")'
+        head -c 2000000 /dev/zero >&3
+        exec 3>&- 4>&-";
+    crate::common::shell(script, &mount.path);
+    wait_for_version(&pool, "file", 2_000_000);
+    wait_for_version(&pool, "empty", 0);
+    // A parent that is killed has finished nothing.
+    let mut killed = Command::new("bash");
+    killed.args(["-c", "exec 3> left; /bin/true; kill -9 $$"]).current_dir(&mount.path);
+    assert!(!killed.status().unwrap().success());
+    wait_until("what it left is a version", || {
+        pool.versions("left").iter().map(|version| version.state).eq([VersionState::Interrupted])
+    });
 }
 
 #[test]

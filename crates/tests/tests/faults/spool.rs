@@ -5,10 +5,12 @@
 
 use std::fs::{self, File};
 use std::io::Read;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use rustix::io::Errno;
 use serde_json::json;
 use stdchk_tests::{Disk, Mount, Pool, Setup, random_bytes, wait_until, within};
 
@@ -331,6 +333,91 @@ fn a_mount_does_without_its_own_spool_only_if_nothing_waits_there() {
     pool.ok(&["up"]);
     wait_until("what waits is pushed", || states(&pool, "app/x") == ["closed"]);
     assert!(pool.get("app/x") == waits);
+}
+
+#[test]
+fn what_a_failed_session_took_is_read_by_nobody_once_the_file_is_back_in_the_spool() {
+    let pool = pool_with(&["protocol=clw"]);
+    let spool = pool.path("spool");
+    let small = ["--spool", spool.to_str().unwrap(), "--spool-size", "16MiB"];
+    let mount = Mount::start_with(&pool, "small", &small);
+    let [old, promised, lost] = [1, 2, 3].map(|seed| random_bytes(6 * MIB, seed));
+    write(&mount.at("app/x"), &old);
+    wait_until("the first version is pushed", || states(&pool, "app/x") == ["closed"]);
+    let reader = File::open(mount.at("app/x")).unwrap();
+    let read = || {
+        let mut content = vec![0; 12 * MIB];
+        reader.read_at(&mut content, 0).map(|length| content[..length].to_vec())
+    };
+    assert!(read().unwrap() == old);
+    let mut command = Command::new("python3");
+    command.args(["-c", FED]).arg(mount.at("app/x")).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut fed = command.spawn().unwrap();
+    let mut feed = |bytes: &[u8]| {
+        std::io::Write::write_all(fed.stdin.as_mut().unwrap(), bytes).unwrap();
+        let mut said = [0; 8];
+        fed.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
+    };
+    feed(&promised);
+    ["benefactor-0", "benefactor-1"].iter().for_each(|role| pool.kill(role));
+    // More than the spool takes.
+    for _ in 0..3 {
+        feed(&lost);
+    }
+    assert!(read().unwrap()[6 * MIB..] == lost, "the kernel has what is lost later");
+    drop(fed.stdin.take());
+    within("failing", move || fed.wait().unwrap());
+    wait_until("it is back in the spool", || {
+        fs::read_to_string(pool.path("small.log"))
+            .unwrap()
+            .contains("what was promised of it stays in the spool")
+    });
+    // With what came behind the sync, as far as the spool took it.
+    let kept = fs::read(mount.at("app/x")).unwrap();
+    assert!(kept.starts_with(&promised));
+    wait_until("who had it open is told, or reads what was there", || {
+        read()
+            .map_or_else(|error| Errno::from_io_error(&error) == Some(Errno::STALE), |content| content == old)
+    });
+    pool.ok(&["up"]);
+    wait_until("it is pushed", || states(&pool, "app/x") == ["closed", "interrupted"]);
+    assert!(pool.get("app/x") == kept && fs::read(mount.at("app/x")).unwrap() == kept);
+}
+
+/// Writes what it is fed by pieces, syncs the first of them, and says so after each.
+const FED: &str = "
+import os, sys
+to = os.open(sys.argv[1], os.O_WRONLY)
+piece = 6 << 20
+while data := sys.stdin.buffer.read(piece):
+    os.write(to, data)
+    if os.lseek(to, 0, os.SEEK_CUR) == piece:
+        os.fsync(to)
+    print('written', flush=True)
+";
+
+#[test]
+fn what_a_disk_that_fails_takes_with_it_while_the_manager_is_away_is_on_record_once_it_is_back() {
+    let pool = Setup::of(2).with("STDCHK_PATIENCE_MS", 1500).up();
+    fs::create_dir(pool.at("app")).unwrap();
+    pool.policy("app", &["redundancy=replicate:1", "protocol=clw"]);
+    let disk = Disk::on_loop(&pool, "disk", 64, &["--donate", "1MiB"]);
+    let spool = disk.at("spool");
+    let mount = Mount::start_with(&pool, "second", &["--spool", spool.to_str().unwrap()]);
+    let mut command = Command::new("python3");
+    command.args(["-c", HALF]).arg(mount.at("app/x")).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut half = command.spawn().unwrap();
+    let mut said = [0; 8];
+    half.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
+    pool.kill("manager");
+    disk.shut_down();
+    drop(half.stdin.take());
+    half.wait().unwrap();
+    let log = || fs::read_to_string(pool.path("second.log")).unwrap();
+    wait_until("the loss is noticed", || log().contains("can't be put on record yet"));
+    pool.ok(&["up"]);
+    wait_until("a manager that forgot the file knows it again", || pool.run(&["ls", "app/x"]).code == 0);
+    wait_until("the loss is on record", || states(&pool, "app/x") == ["lost"]);
 }
 
 #[test]

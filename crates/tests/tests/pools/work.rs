@@ -186,7 +186,7 @@ impl Worker {
         loop {
             match writer.push(now(), VersionState::Closed).await {
                 Err(failure) if failure.code == ErrorCode::NotFound && self.pool.is_gone(&failure).await => {
-                    writer.discard().await;
+                    writer.discard(&self.pool).await?;
                     return Err(failure);
                 }
                 Err(failure) => self.say(format_args!("can't push yet: {failure}")),

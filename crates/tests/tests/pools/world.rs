@@ -366,18 +366,21 @@ async fn connect(config: ClientConfig, spool: Option<PathBuf>) -> Result<Connect
     let Some(path) = spool else { return Ok(Connected { pool, spool: None }) };
     let spool = Spool::open(&path, SPOOL_BYTES, &pool).await?;
     for unpushed in pool.take_up(&spool).await?.0 {
-        push(unpushed).await;
+        push(&pool, unpushed).await?;
     }
     Ok(Connected { pool, spool: Some(spool) })
 }
 
-async fn push(unpushed: Unpushed) {
+async fn push(pool: &Pool, unpushed: Unpushed) -> Result<(), stdchk_model::Failure> {
     let Unpushed { writer, mtime, state } = unpushed;
     loop {
         match writer.push(mtime, state).await {
-            Ok(_) => return writer.close_later(),
-            // The mount gives a file up then, too, once all benefactors have been heard.
-            Err(failure) if failure.code == ErrorCode::NotFound => return writer.discard().await,
+            Ok(_) => {
+                writer.close_later();
+                return Ok(());
+            }
+            // The mount gives a file up then, too.
+            Err(failure) if pool.is_gone(&failure).await => return writer.discard(pool).await,
             Err(_) => tokio::time::sleep(PAUSE).await,
         }
     }

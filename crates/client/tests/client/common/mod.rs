@@ -23,6 +23,9 @@ const DONATED: u64 = 4 << 30;
 /// Time in which whatever is waited for must have happened.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
+/// How long clients wait for the manager.
+const CLIENT_PATIENCE: Duration = Duration::from_secs(20);
+
 pub struct TestPool {
     pub dir: TempDir,
     pub manager: String,
@@ -80,8 +83,16 @@ impl TestPool {
     }
 
     pub async fn restart_manager(&mut self) {
+        self.stop_manager().await;
+        self.start_manager().await;
+    }
+
+    pub async fn stop_manager(&mut self) {
         self.manager_task.abort();
         let _ = (&mut self.manager_task).await;
+    }
+
+    pub async fn start_manager(&mut self) {
         let (_, task) = start_manager(&self.dir, &self.manager.to_string(), self.timing).await;
         self.manager_task = task;
     }
@@ -90,8 +101,13 @@ impl TestPool {
         self.connect_with_cache(window_bytes, 8 << 20).await
     }
 
+    /// Connects a client that waits for the manager for so long.
+    pub async fn connect_for(&self, window_bytes: u64, patience: Duration) -> Pool {
+        connect(&self.manager, window_bytes, 8 << 20, patience).await
+    }
+
     pub async fn connect_with_cache(&self, window_bytes: u64, read_cache_bytes: u64) -> Pool {
-        connect(&self.manager, window_bytes, read_cache_bytes).await
+        connect(&self.manager, window_bytes, read_cache_bytes, CLIENT_PATIENCE).await
     }
 
     pub async fn wait_online(&self, count: usize) {
@@ -112,12 +128,12 @@ fn data_of(dir: &TempDir, number: usize) -> PathBuf {
     dir.path().join(format!("benefactor{number}"))
 }
 
-async fn connect(manager: &str, window_bytes: u64, read_cache_bytes: u64) -> Pool {
+async fn connect(manager: &str, window_bytes: u64, read_cache_bytes: u64, patience: Duration) -> Pool {
     let config = ClientConfig {
         manager: manager.to_string(),
         window_bytes,
         read_cache_bytes,
-        patience: Duration::from_secs(20),
+        patience,
         ..ClientConfig::default()
     };
     Pool::connect(config).await.unwrap()
@@ -159,7 +175,7 @@ impl Gate {
     }
 
     pub async fn connect(&self, window_bytes: u64) -> Pool {
-        connect(&unix_address(&self.folder.path().join("gate")), window_bytes, 8 << 20).await
+        connect(&unix_address(&self.folder.path().join("gate")), window_bytes, 8 << 20, CLIENT_PATIENCE).await
     }
 }
 

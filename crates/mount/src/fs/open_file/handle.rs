@@ -81,6 +81,10 @@ impl Handle {
 
     /// The version that a handle without a writer reads.
     fn read_from(&self) -> Result<Arc<Reader>, Failure> {
+        if self.file.is_lost.load(Ordering::Acquire) {
+            let what = "what was written to it since it was opened here is lost: open it again";
+            return Err(Failure::new(ErrorCode::Stale, format!("file {}: {what}", self.file.ino())));
+        }
         let latest = self.file.latest.read().clone();
         let reader = latest.or_else(|| self.reader.clone());
         reader.ok_or_else(|| Failure::new(ErrorCode::Stale, "the file isn't open any more"))
@@ -119,8 +123,8 @@ impl Handle {
     /// holds a copy of the descriptor) and nothing was written since.
     ///
     /// `goes_on`: a program that has it open holds another descriptor to write with. If the file was emptied so far and nothing
-    /// more, the commit waits for the next close, or for the end of the handle. What is in the spool then stays what a writer wrote who has
-    /// not finished, as it does where other handles can write.
+    /// more, the commit waits for the next close, or for the end of the handle. What there is then stays what a writer wrote who has
+    /// not finished, as what is in the spool does where other handles can write.
     pub async fn flush(&self, pool: &Pool, killed: bool, goes_on: bool) -> Result<(), Failure> {
         if !self.writable {
             return Ok(());
@@ -136,7 +140,6 @@ impl Handle {
         if killed && is_torn() {
             self.torn.store(true, Ordering::Release);
         }
-        let goes_on_in_spool = goes_on && self.file.writer().is_some_and(|writer| writer.is_spooled());
         if let Some(session) = self.file.writer()
             && !(goes_on && self.file.is_emptied())
         {
@@ -145,7 +148,7 @@ impl Handle {
             self.file.save(pool, &session, !killed && !goes_on && !others_write).await?;
         }
         self.file.flushed_at.store(writes, Ordering::Release);
-        if !killed && !goes_on_in_spool {
+        if !killed && !goes_on {
             self.closed_at.store(writes, Ordering::Release);
             self.file.closed_at.store(writes, Ordering::Release);
             self.torn.store(false, Ordering::Release);
@@ -181,15 +184,16 @@ impl Handle {
             drop(openers);
             turn.torn |= self.torn.load(Ordering::Acquire) || turn.writers == 0 && self.was_cut_off();
         }
-        let mut pushes = turn.writers == 0 && self.file.begin_push(&mut turn);
+        let begins = turn.writers == 0 && self.file.begin_push(&mut turn);
+        let mut pushed = begins.then(|| Arc::clone(&self.file));
         if turn.writers == 0 && !turn.pushing {
-            pushes = self.file.end_session(fs, &mut turn).await;
+            pushed = self.file.end_session(fs, &mut turn).await;
         }
         if turn.handles == 0 && !turn.pushing {
             self.file.end(fs, &mut turn).await;
         }
         drop(turn);
         self.file.left.notify_waiters();
-        pushes.then(|| Arc::clone(&self.file))
+        pushed
     }
 }
