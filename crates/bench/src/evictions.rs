@@ -1,4 +1,7 @@
 //! When jobs are evicted: as FALCON's paper saw it (Table 2), or as hosts of a trace went.
+//!
+//! Hosts of traces stay for hours or days, and a measured job works for an hour or four: it would see no eviction. So traces run faster, such that a
+//! host stays for as long on average as between two evictions of Table 2. In which order hosts go, and how many at once, stays as it was.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,8 +24,8 @@ const SEED: u64 = 1;
 /// Where evictions are drawn from.
 pub enum Source {
     Table2,
-    /// One trace at least.
-    Trace(Arc<World>, Vec<Arc<World>>),
+    /// One trace at least, and how much faster time runs in all of them.
+    Trace(Arc<World>, Vec<Arc<World>>, f64),
 }
 
 impl Source {
@@ -33,17 +36,19 @@ impl Source {
         let is_used = |world: &World| world.hosts.iter().any(|host| !host.up.is_empty());
         let mut used = worlds.into_iter().filter(is_used).map(Arc::new);
         let none = || Error(format!("{} has no trace with hosts that were up", directory.display()));
-        Ok(Self::Trace(used.next().ok_or_else(none)?, used.collect()))
+        let (first, others) = (used.next().ok_or_else(none)?, used.collect::<Vec<_>>());
+        let faster = (mean_stay(std::iter::once(&first).chain(&others)) * EVICTIONS.0).max(1.0);
+        Ok(Self::Trace(first, others, faster))
     }
 
     /// What it is called in reports.
     pub fn name(&self) -> String {
         match self {
             Self::Table2 => "the paper's Table 2".to_owned(),
-            Self::Trace(first, others) => {
+            Self::Trace(first, others, faster) => {
                 let worlds = std::iter::once(first).chain(others);
                 let names: Vec<&str> = worlds.map(|world| world.name.as_str()).collect();
-                format!("trace {}", names.join(", "))
+                format!("trace {}, {faster:.0} times as fast", names.join(", "))
             }
         }
     }
@@ -53,11 +58,11 @@ impl Source {
         let mut random = Random::new(number as u64);
         let kind = match self {
             Self::Table2 => Kind::Rate(evictions_an_hour(&mut random)),
-            Self::Trace(first, others) => {
+            Self::Trace(first, others, faster) => {
                 let place = number % (1 + others.len());
                 let world = Arc::clone(std::iter::once(first).chain(others).nth(place).unwrap_or(first));
                 let begun = narrow(random.below(world.ticks as usize));
-                Kind::Hosts { world, begun }
+                Kind::Hosts { world, begun, faster: *faster }
             }
         };
         Evictions { random, kind }
@@ -74,7 +79,7 @@ enum Kind {
     /// So many an hour, one not knowing of the other.
     Rate(f64),
     /// The job is on some host of those that are up, until that goes. It began at this tick; behind a trace's end is its beginning.
-    Hosts { world: Arc<World>, begun: u32 },
+    Hosts { world: Arc<World>, begun: u32, faster: f64 },
 }
 
 impl Evictions {
@@ -82,13 +87,25 @@ impl Evictions {
     pub fn waiting(&mut self, elapsed: f64) -> f64 {
         match &self.kind {
             Kind::Rate(rate) => -share(&mut self.random).ln() / rate,
-            Kind::Hosts { world, begun } => {
-                let hours_a_tick = world.tick as f64 / HOUR;
+            Kind::Hosts { world, begun, faster } => {
+                let hours_a_tick = world.tick as f64 / HOUR / faster;
                 let now = (f64::from(*begun) + elapsed / hours_a_tick) % f64::from(world.ticks);
                 stay(world, now, &mut self.random) * hours_a_tick
             }
         }
     }
+}
+
+/// Hours for which a host is up on average.
+fn mean_stay<'a>(worlds: impl Iterator<Item = &'a Arc<World>>) -> f64 {
+    let (mut hours, mut stays) = (0.0, 0.0);
+    for world in worlds {
+        for span in world.hosts.iter().flat_map(|host| &host.up) {
+            hours += f64::from(span.1 - span.0) * world.tick as f64 / HOUR;
+            stays += 1.0;
+        }
+    }
+    hours / stays
 }
 
 /// Ticks until one of the hosts goes that are up, any of them. If none is up, the job gets the first that comes, and has it until it goes.
@@ -138,14 +155,17 @@ mod tests {
         let mut world = World::volunteers(1, 1, 1);
         (world.tick, world.ticks) = (1800, 20);
         world.hosts[0].up = vec![(2, 6), (10, 12)];
-        let evictions = |begun| {
-            let kind = Kind::Hosts { world: Arc::new(world.clone()), begun };
+        assert_eq!(mean_stay(std::iter::once(&Arc::new(world.clone()))), 1.5);
+        let evictions_in = |faster, begun| {
+            let kind = Kind::Hosts { world: Arc::new(world.clone()), begun, faster };
             Evictions { random: Random::new(1), kind }
         };
+        let evictions = |begun| evictions_in(1.0, begun);
         assert_eq!(evictions(2).waiting(0.0), 2.0);
         assert_eq!(evictions(2).waiting(1.5), 0.5);
         assert_eq!(evictions(2).waiting(2.0), 3.0, "nobody is up for two hours, then one for an hour");
         assert_eq!(evictions(13).waiting(0.0), 3.5, "nobody comes any more");
         assert_eq!(evictions(13).waiting(5.0), 1.5, "the trace begins anew");
+        assert_eq!(evictions_in(4.0, 2).waiting(0.25), 0.25, "an hour of the trace is a quarter");
     }
 }
