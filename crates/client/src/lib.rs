@@ -57,7 +57,7 @@ pub use piece_names::PieceNames;
 pub use pool::{ChunkHealth, ClientConfig, Collected, Depth, Pool};
 pub use reader::Reader;
 pub use session::{NewFile, Room, Session};
-pub use spool::{SPOOL_BYTES_MIN, Spool};
+pub use spool::{SPOOL_BYTES_MIN, Spool, Waiting};
 pub use writer::{Unpushed, Writer};
 
 use stdchk_model::{ErrorCode, Failure};

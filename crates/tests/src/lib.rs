@@ -26,7 +26,7 @@ pub use command::{COMMAND_PATIENCE, Outcome, binary, command, outcome, outcome_w
 pub use disk::Disk;
 pub use etcd::{EtcdGate, EtcdServer, etcd, etcd_arguments};
 pub use machines::{LINK_BURST_BYTES, Machines};
-pub use mount::Mount;
+pub use mount::{Mount, uncover};
 pub use object_store::{ACCESS_KEY, Asked, BUCKET, Deed, Gate, ObjectStore, SECRET_KEY};
 pub use pool::{Pool, Setup, has_all_copies};
 pub use process::{Process, is_running, send_signal};

@@ -65,7 +65,7 @@ impl Mount {
 }
 
 /// Makes a folder ordinary again on which a pool was mounted by root: else it could not be removed.
-pub(crate) fn uncover(point: &Path) {
+pub fn uncover(point: &Path) {
     let Ok(folder) = File::open(point) else { return };
     // A file system without the attribute has nothing to take away.
     if let Ok(attributes) = ioctl_getflags(&folder)

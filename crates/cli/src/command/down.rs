@@ -1,18 +1,19 @@
 //! `stdchk down`: the pool's processes end in order, and nothing of them is left behind.
 //!
 //! The mount goes first, so that its sessions end while the pool still runs; then the benefactors, then the manager.
-//! Content stays where it is: `stdchk up` brings the pool back.
+//! Content stays where it is: `stdchk up` brings the pool back. What waits in the spools of mounts is told of.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
 use rustix::process::Signal;
+use serde::Serialize;
 
 use crate::context::Context;
 use crate::exit::{About, CommandError, Exit, Outcome};
 use crate::local::start::running;
-use crate::local::{Home, PoolRecord, ProcessRecord, Role, mountpoint};
+use crate::local::{Home, PoolRecord, ProcessRecord, Role, WaitingFiles, mountpoint};
 use crate::output;
 
 /// Time that the manager or a benefactor gets to end by itself: what it acknowledged is durable already.
@@ -25,27 +26,49 @@ const KILL_PATIENCE: Duration = Duration::from_secs(5);
 /// What `down` takes.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Content stays: `stdchk up` brings the pool back with all that was committed.
+Content stays: `stdchk up` brings the pool back with all that was committed. Files that wait in the spool of a mount are
+told of, with where the pool has to be mounted again for them.
 
 Example:
   stdchk down
   stdchk down --data /scratch/pool")]
-pub struct Arguments {}
+pub struct Arguments {
+    /// Report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Report {
+    data: PathBuf,
+    /// Processes that ran and were stopped.
+    stopped: usize,
+    waiting: Vec<WaitingFiles>,
+}
 
 /// Runs the command.
-pub fn run(_arguments: &Arguments, context: &Context) -> Outcome {
+pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
     let home = context.home_to_run()?;
     let record = home.record_required()?;
     home.prepare(record.mount.as_deref())?;
     let _lock = home.lock()?;
-    let count = stop_all(&home, &record)?;
+    let stopped = stop_all(&home, &record)?;
+    let report = Report { data: home.path().to_owned(), stopped, waiting: WaitingFiles::of(&home)? };
+    if arguments.json {
+        return output::json(&report);
+    }
+    for waiting in &report.waiting {
+        output::note(format_args!("stdchk down: {}", waiting.told("stdchk up --mount")));
+    }
     if context.settings.quiet {
         return Ok(());
     }
-    let data = home.path().display();
-    match count {
+    let data = report.data.display();
+    match stopped {
         0 => output::line(format_args!("pool {data} was not running")),
-        _ => output::line(format_args!("pool {data} is down: {count} processes stopped; its content stays")),
+        _ => {
+            output::line(format_args!("pool {data} is down: {stopped} processes stopped; its content stays"))
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use clap::Args;
-use stdchk_client::{ClientConfig, SPOOL_BYTES_MIN};
+use stdchk_client::{ClientConfig, SPOOL_BYTES_MIN, Spool, Waiting};
 use stdchk_model::policy::Protocol;
 use stdchk_model::size;
 use stdchk_mount::{Error, MountConfig, Mounted, SpoolConfig};
@@ -17,7 +17,8 @@ use super::benefactor::terms::NoticeArgument;
 use super::role::{RoleArguments, begin};
 use crate::context::{Context, PATIENCE_TO_MOVE};
 use crate::exit::{About, CommandError, Exit, Outcome, exit_of};
-use crate::local::mountpoint;
+use crate::local::{WaitingFiles, mountpoint};
+use crate::output;
 
 /// What `mount` takes.
 #[derive(Args, Debug)]
@@ -66,8 +67,10 @@ pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
     mountpoint::make_ready(&directory)?;
     let covered = mountpoint::Covered::open(&directory)?;
     let patience = arguments.patience_ms.map_or(PATIENCE_TO_MOVE, Duration::from_millis);
+    let spool = spool(arguments, &directory, context)?;
+    let spool_directory = spool.as_ref().map(|spool| spool.directory.clone());
     let config = MountConfig {
-        spool: spool(arguments, &directory, context)?,
+        spool,
         allow_other: arguments.allow_other,
         read_only: arguments.read_only,
         notice: arguments.notice.source()?,
@@ -79,9 +82,26 @@ pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
     let mounted = stdchk_mount::mount(config).map(Arc::new).map_err(|error| failed(&about, &error))?;
     drop(covered);
     tracing::info!("the pool is mounted at {}", mounted.mount_point().display());
+    for waiting in WaitingFiles::left_alone(&context.home())? {
+        tracing::warn!("{waiting}");
+    }
     let watched = Arc::clone(&mounted);
     std::thread::spawn(move || unmount_when_told(&told_to_stop, &watched));
-    mounted.join().map_err(|error| failed(&about, &error))
+    let ended = mounted.join();
+    spool_directory.iter().for_each(|spool| tell_of_waiting(&mounted, spool));
+    ended.map_err(|error| failed(&about, &error))
+}
+
+/// Says what a mount leaves in its spool.
+fn tell_of_waiting(mounted: &Mounted, spool: &Path) {
+    let Waiting { files, bytes } = Spool::waiting(spool);
+    if files > 0 {
+        let (files, bytes) = (output::count(files, "file"), size::human(bytes));
+        let (spool, point) = (spool.display(), mounted.mount_point().display());
+        tracing::warn!(
+            "{files} ({bytes}) of this mount not pushed to the pool yet, in {spool}: mount it at {point} with this spool again"
+        );
+    }
 }
 
 /// The spool of a mount that may write.

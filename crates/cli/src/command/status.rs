@@ -13,7 +13,7 @@ use stdchk_operations::{BenefactorStatus, Condition, Recovery, Status};
 
 use crate::context::Context;
 use crate::exit::{CommandError, Exit, Outcome, from_io};
-use crate::local::{Home, ProcessRecord, Role, mountpoint};
+use crate::local::{Home, ProcessRecord, Role, WaitingFiles, mountpoint};
 use crate::output::{self, Table};
 
 /// What `status` takes.
@@ -47,22 +47,28 @@ struct Report {
     #[serde(flatten)]
     pool: Status,
     mount: Option<Mount>,
+    /// What waits in spools of this host.
+    waiting: Vec<WaitingFiles>,
 }
 
 /// Runs the command.
 pub async fn run(arguments: &Arguments, context: &Context) -> Outcome {
     let address = context.manager_address()?;
     let mount = mount(context)?;
+    let waiting = match context.settings.manager {
+        None => WaitingFiles::of(&context.home())?,
+        Some(_) => Vec::new(),
+    };
     let status = match context.pool().await {
         Ok(pool) => pool.status().await.map_err(CommandError::from),
         Err(error) => Err(error),
     };
     match status {
-        Ok(status) => show(arguments.json, &Report::new(status, mount)),
+        Ok(status) => show(arguments.json, &Report::new(status, mount, waiting)),
         Err(error) if error.exit == Exit::Unreachable => {
             let mut status = Status::down(address);
             status.manager.pid = process_of_manager(context)?;
-            show(arguments.json, &Report::new(status, mount))?;
+            show(arguments.json, &Report::new(status, mount, waiting))?;
             Err(error)
         }
         Err(error) => Err(error),
@@ -74,8 +80,11 @@ fn show(json: bool, report: &Report) -> Outcome {
 }
 
 impl Report {
-    fn new(pool: Status, mount: Option<Mount>) -> Self {
-        let mut report = Self { pool, mount };
+    fn new(pool: Status, mount: Option<Mount>, waiting: Vec<WaitingFiles>) -> Self {
+        let mut report = Self { pool, mount, waiting };
+        for left in report.waiting.iter().filter(|waiting| !waiting.mounted) {
+            report.pool.add_reason(left.told("stdchk mount"));
+        }
         if let Some(mount) = &report.mount {
             if mount.state != "online" {
                 report.pool.add_reason("the mount does not answer: `stdchk up` starts it again".to_owned());
@@ -138,6 +147,7 @@ fn print(report: &Report) -> Outcome {
     if let Some(mount) = &report.mount {
         output::line(format_args!("mount     {} {}", output::shown(&mount.path), mount.state))?;
     }
+    report.waiting.iter().try_for_each(|waiting| output::line(format_args!("spool     {waiting}")))?;
     if report.pool.health == Condition::Down {
         return Ok(());
     }
@@ -323,7 +333,7 @@ mod tests {
     fn reasons(state: &'static str, waits: &[&str]) -> Vec<String> {
         let waits = waits.iter().map(|wait| (*wait).to_owned()).collect();
         let mount = Mount { path: "/x".to_owned(), state, waits };
-        let report = Report::new(Status::down("127.0.0.1:1".to_owned()), Some(mount));
+        let report = Report::new(Status::down("127.0.0.1:1".to_owned()), Some(mount), Vec::new());
         report.pool.reasons.into_iter().skip(1).collect()
     }
 

@@ -23,7 +23,7 @@ use crate::context::Context;
 use crate::exit::{CommandError, Exit, Outcome};
 use crate::local::disk::{self, Disk};
 use crate::local::start::{self, READY_TIMEOUT, Started, has_left, running};
-use crate::local::{Home, PoolRecord, Role, mountpoint};
+use crate::local::{Home, PoolRecord, Role, WaitingFiles, mountpoint};
 use crate::output;
 
 /// Benefactors of a new pool unless told otherwise: a stripe to write on, and replicas on different ones.
@@ -97,6 +97,9 @@ pub fn start(home: &Home, record: &PoolRecord, context: &Context) -> Outcome {
     let mut started = Started::new(home);
     start_all(home, record, context, &mut started)?;
     report(home, record, &started, context.settings.quiet)?;
+    for waiting in WaitingFiles::left_alone(home)? {
+        output::note(format_args!("stdchk up: {waiting}"));
+    }
     started.refuse_failed()
 }
 

@@ -149,6 +149,20 @@ impl Home {
         self.data.join("spool").join(name)
     }
 
+    /// The spools that mounts have kept here, each with its mount point; none where they can't be listed.
+    pub fn spools(&self) -> Vec<(PathBuf, PathBuf)> {
+        let Ok(entries) = fs::read_dir(self.data.join("spool")) else { return Vec::new() };
+        let mut spools: Vec<_> = entries
+            .flatten()
+            .filter_map(|entry| {
+                let name = entry.file_name().to_str()?.replace("%2F", "/").replace("%25", "%");
+                Some((PathBuf::from(name), entry.path()))
+            })
+            .collect();
+        spools.sort();
+        spools
+    }
+
     /// Where a role's process is recorded.
     pub fn run_file(&self, role: Role) -> PathBuf {
         self.data.join("run").join(format!("{}.pid", role.name()))
@@ -337,5 +351,14 @@ mod tests {
         let mount = directory.path().join("mnt");
         fs::create_dir(&mount).unwrap();
         Home::new(directory.path()).prepare(Some(&mount)).unwrap();
+    }
+
+    #[test]
+    fn a_spool_is_found_with_its_mount_point() {
+        let data = tempfile::tempdir().unwrap();
+        let home = Home::new(data.path());
+        let points = ["/mnt/%2F and %25", "/mnt/pool"].map(PathBuf::from);
+        points.iter().for_each(|point| fs::create_dir_all(home.spool(point)).unwrap());
+        assert_eq!(home.spools(), points.map(|point| (point.clone(), home.spool(&point))));
     }
 }

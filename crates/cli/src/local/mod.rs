@@ -7,6 +7,8 @@ pub mod home;
 pub mod mountpoint;
 pub mod process;
 pub mod start;
+pub mod waiting;
 
 pub use home::{Home, PoolRecord, Role};
 pub use process::ProcessRecord;
+pub use waiting::WaitingFiles;

@@ -109,6 +109,15 @@ pub struct Spool {
     numbered: AtomicU64,
 }
 
+/// What waits in a spool to be pushed.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Waiting {
+    /// Files that are closed or synced.
+    pub files: u64,
+    /// What the spool holds of them, bytes.
+    pub bytes: u64,
+}
+
 /// A file that an earlier process left in the spool.
 pub(crate) struct Left {
     /// Under which the spool knows it.
@@ -209,6 +218,22 @@ impl Spool {
             Ok(mut entries) => entries.any(|entry| entry.map_or(true, |entry| is_record(&entry.path()))),
             Err(error) => !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory),
         }
+    }
+
+    /// What waits in a directory to be pushed, as far as it can be looked into. Of a record that can't be read the bytes aren't known.
+    pub fn waiting(directory: &Path) -> Waiting {
+        let mut waiting = Waiting::default();
+        let Ok(entries) = fs::read_dir(directory) else { return waiting };
+        for path in entries.flatten().map(|entry| entry.path()).filter(|path| is_record(path)) {
+            match Record::read(&path) {
+                Ok(Some(record)) => waiting.bytes += record.shape().ranges.bytes(),
+                // It was pushed in this moment.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Ok(None) | Err(_) => {}
+            }
+            waiting.files += 1;
+        }
+        waiting
     }
 
     fn image(&self, id: SessionId) -> PathBuf {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use serde_json::json;
-use stdchk_tests::{Disk, Mount, Pool, Setup, random_bytes, wait_until, within};
+use stdchk_tests::{Disk, Mount, Pool, Setup, random_bytes, uncover, wait_until, within};
 
 use crate::program::{Writer, run};
 
@@ -418,6 +418,41 @@ fn what_a_disk_that_fails_takes_with_it_while_the_manager_is_away_is_on_record_o
     pool.ok(&["up"]);
     wait_until("a manager that forgot the file knows it again", || pool.run(&["ls", "app/x"]).code == 0);
     wait_until("the loss is on record", || states(&pool, "app/x") == ["lost"]);
+}
+
+#[test]
+fn down_and_status_tell_what_waits_in_a_spool_and_which_mount_point_pushes_it() {
+    let pool = pool_with(&["protocol=clw"]);
+    ["benefactor-0", "benefactor-1"].iter().for_each(|role| pool.kill(role));
+    let content = random_bytes(MIB, 1);
+    write(&pool.at("app/x"), &content);
+    let point = pool.mount_point().to_str().unwrap().to_owned();
+    let of = |waiting: &serde_json::Value, mounted: bool| {
+        assert_eq!(waiting.as_array().unwrap().len(), 1, "{waiting}");
+        let fields = ["mount", "files", "bytes", "mounted"].map(|name| waiting[0][name].clone());
+        assert_eq!(fields, [json!(point), json!(1), json!(MIB), json!(mounted)]);
+    };
+    of(&pool.status()["waiting"], true);
+    of(&pool.json(&["down", "--json"])["waiting"], false);
+    assert!(
+        pool.log("mount").contains("1 file (1.00 MiB) of this mount not pushed"),
+        "{}",
+        pool.log("mount")
+    );
+    let again = pool.run(&["down"]);
+    assert!(again.stderr.contains(&format!("`stdchk up --mount {point}` pushes them")), "{again:?}");
+    let other = pool.path("other");
+    let up = pool.run(&["up", "--mount", other.to_str().unwrap()]);
+    assert!(up.code == 0 && up.stderr.contains(&format!("`stdchk mount {point}` pushes them")), "{up:?}");
+    let status = pool.status();
+    of(&status["waiting"], false);
+    assert!(status["reasons"].to_string().contains(&point), "{status}");
+    pool.ok(&["down"]);
+    pool.ok(&["up", "--mount", &point]);
+    wait_until("what waits is pushed", || states(&pool, "app/x") == ["closed"]);
+    assert!(pool.get("app/x") == content);
+    wait_until("nothing waits", || pool.status()["waiting"] == json!([]));
+    uncover(&other);
 }
 
 #[test]

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use stdchk_client::{ClientConfig, Pool, Spool, Unpushed};
 use stdchk_manager::Manager;
+use stdchk_model::Tier;
 use stdchk_model::policy::Protocol;
-use stdchk_model::{ErrorCode, Tier};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
