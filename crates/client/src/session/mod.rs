@@ -263,6 +263,11 @@ impl Session {
         self.state.lock().size
     }
 
+    /// Bytes of the version on which it builds that still count.
+    pub(crate) fn base_limit(&self) -> u64 {
+        self.state.lock().base_limit
+    }
+
     /// The policy of the file's folder when the session was opened.
     pub fn policy(&self) -> &Policy {
         &self.policy

@@ -18,7 +18,7 @@ use super::ranges::Ranges;
 
 /// What an image says of the file besides its bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Shape {
+pub(crate) struct Shape {
     pub(super) ranges: Ranges,
     /// Bytes of what lies below that still count.
     pub(super) limit: u64,
@@ -43,7 +43,12 @@ impl Image {
     ///
     /// # Errors
     /// `StorageFull` if the spool may not have more images open; no file can be made.
-    pub(super) fn create(path: &Path, size: u64, named: bool, budget: &Arc<Budget>) -> io::Result<Self> {
+    pub(super) fn create(
+        path: &Path,
+        (size, limit): (u64, u64),
+        named: bool,
+        budget: &Arc<Budget>,
+    ) -> io::Result<Self> {
         if !budget.take_image() {
             return Err(io::Error::new(ErrorKind::StorageFull, "the spool has as many files open as it may"));
         }
@@ -56,7 +61,7 @@ impl Image {
             Ok(file)
         };
         let file = made().inspect_err(|_| budget.give_image())?;
-        let shape = Shape { ranges: Ranges::default(), limit: size, size };
+        let shape = Shape { ranges: Ranges::default(), limit: limit.min(size), size };
         Ok(Self::of(file, named.then(|| path.to_owned()), shape, budget))
     }
 
@@ -174,7 +179,8 @@ impl Image {
         self.is_lost.load(Ordering::Acquire)
     }
 
-    pub(super) fn shape(&self) -> Shape {
+    /// What it holds now.
+    pub(crate) fn shape(&self) -> Shape {
         self.shape.lock().clone()
     }
 

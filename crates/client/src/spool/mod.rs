@@ -22,7 +22,7 @@ use stdchk_model::{ErrorCode, Failure, Ino, SessionId};
 use stdchk_net::DataDir;
 use tokio::sync::Semaphore;
 
-pub(crate) use image::Image;
+pub(crate) use image::{Image, Shape};
 pub(crate) use record::{Record, Told};
 
 use crate::pool::Pool;
@@ -240,22 +240,22 @@ impl Spool {
         self.directory.path().join(format!("{id}.{IMAGE}"))
     }
 
-    /// An image that outlives the process, known by `id`.
-    pub(crate) fn lasting(&self, id: SessionId, size: u64) -> io::Result<Image> {
-        Image::create(&self.image(id), size, true, &self.budget)
+    /// An image that outlives the process, known by `id`, of a file of this size; so many bytes of what lies below it count.
+    pub(crate) fn lasting(&self, id: SessionId, size: u64, limit: u64) -> io::Result<Image> {
+        Image::create(&self.image(id), (size, limit), true, &self.budget)
     }
 
     /// An image that vanishes with the process.
     pub(crate) fn passing(&self, size: u64) -> io::Result<Image> {
         let number = self.numbered.fetch_add(1, Ordering::Relaxed);
         let path = self.directory.path().join(format!("{number}.{IMAGE}"));
-        Image::create(&path, size, false, &self.budget)
+        Image::create(&path, (size, size), false, &self.budget)
     }
 
     /// Notes what is in an image and what the application was told of it.
-    pub(crate) fn note(&self, id: SessionId, told: &Told, image: &Image) -> io::Result<()> {
+    pub(crate) fn note(&self, id: SessionId, told: &Told, shape: &Shape) -> io::Result<()> {
         let path = self.directory.path().join(Name { id, ino: told.ino }.record());
-        Record::new(told, &image.shape(), &self.boot).write(&path)
+        Record::new(told, shape, &self.boot).write(&path)
     }
 
     /// A file is pushed, or given up: its record goes, then its image. Of a `synced` record the machine may not bring back that it was there: it
@@ -318,7 +318,8 @@ impl Spool {
         let image = self.image(name.id);
         match Image::open(image.clone(), record.shape(), &self.budget) {
             // The disk itself went down, and was mounted again.
-            Ok(image) if image.was_cut_short() => Found::Lost(Some(record)),
+            // What was cut by the application is of no closed record.
+            Ok(image) if record.closed && image.was_cut_short() => Found::Lost(Some(record)),
             Ok(image) => Found::Image(record, Arc::new(image)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Found::Lost(Some(record)),
             Err(error) => Found::Unreadable(failed("opening", &image, &error)),

@@ -26,7 +26,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use crate::holes::{Sought, first};
 use crate::pool::{Inner, Pool};
 use crate::session::{NewFile, Session, check_end};
-use crate::spool::{Image, NO_ROOM, Name, Spool, Told};
+use crate::spool::{Image, NO_ROOM, Name, Shape, Spool, Told};
 
 /// One file being written. All methods may be called concurrently.
 pub struct Writer {
@@ -195,7 +195,7 @@ impl Writer {
         layers.protocol == Protocol::Clw && layers.top().is_some()
     }
 
-    /// Whether what was written is in the spool. Otherwise the session is to make it a version now.
+    /// Whether what was written is in the spool. Otherwise the session is to make it a version now, if there is anything.
     fn stays_in_spool(&self) -> bool {
         let layers = self.layers.read();
         let is_spooled = layers.protocol == Protocol::Clw && layers.top().is_some();
@@ -218,6 +218,11 @@ impl Writer {
             let what =
                 format!("this mount has no spool, so that no file of it can go by `protocol={protocol}`");
             return Err(Failure::new(ErrorCode::Unsupported, what));
+        }
+        let session = self.session();
+        // A record would name a session that has a version already.
+        if session.version().await.is_some_and(|version| version.session == session.id()) {
+            return Ok(false);
         }
         let is_late = || self.begun.load(Ordering::Acquire) || self.commits.load(Ordering::Acquire);
         if is_late() {
@@ -303,7 +308,8 @@ impl Writer {
     ) -> Result<Attempt, Failure> {
         // Who finds the record after a crash must know that more was written than the application has closed.
         if self.noted.lock().is_some_and(|noted| noted.closed) {
-            let reopened = self.note(image, |noted| noted.map(|noted| Noted { closed: false, ..noted }));
+            let reopened =
+                self.note(&image.shape(), |noted| noted.map(|noted| Noted { closed: false, ..noted }));
             match reopened {
                 Err(error) if self.has_no_room(&error) => return Ok(Attempt::NoRoom),
                 reopened => reopened.map_err(|error| self.unspooled("noting a change", &error))?,
@@ -336,7 +342,7 @@ impl Writer {
         }
         let size = layers.top().map_or_else(|| self.session().size(), |image| image.size());
         let image = match layers.protocol {
-            Protocol::Clw => spool.lasting(self.id, size)?,
+            Protocol::Clw => spool.lasting(self.id, size, self.session().base_limit())?,
             Protocol::Iw | Protocol::Sw => spool.passing(size)?,
         };
         layers.filling = Some(Arc::new(image));
@@ -344,7 +350,7 @@ impl Writer {
     }
 
     /// Writes the record, with what it says now made into what it shall say. What was synced stays so, and with it the record.
-    fn note(&self, image: &Image, state: impl FnOnce(Option<Noted>) -> Option<Noted>) -> io::Result<()> {
+    fn note(&self, shape: &Shape, state: impl FnOnce(Option<Noted>) -> Option<Noted>) -> io::Result<()> {
         let Some(spool) = &self.spool else { return Ok(()) };
         let (ino, session, base) = (self.ino(), self.session().id(), self.base);
         let synced = self.synced.load(Ordering::Acquire);
@@ -352,7 +358,7 @@ impl Writer {
         let Some(state) = state(*noted) else { return Ok(()) };
         let Noted { mtime, closed } = state;
         let key = self.session().key();
-        spool.note(self.id, &Told { ino, session, base, mtime, closed, synced, key }, image)?;
+        spool.note(self.id, &Told { ino, session, base, mtime, closed, synced, key }, shape)?;
         *noted = Some(state);
         Ok(())
     }
@@ -411,6 +417,10 @@ impl Writer {
     pub async fn read_at(&self, offset: u64, length: usize) -> Result<Bytes, Failure> {
         let (images, session) = self.images();
         let Some(top) = images.first() else { return self.session().read_at(offset, length).await };
+        if images.iter().any(|image| image.is_lost()) {
+            let what = format!("the local disk did not take what was written to file {}", self.ino());
+            return Err(Failure::new(ErrorCode::Damaged, what));
+        }
         let end = offset.saturating_add(length as u64).min(top.size());
         if offset >= end {
             return Ok(Bytes::new());
@@ -474,6 +484,7 @@ impl Writer {
             }
         }
         self.drain().await?;
+        self.stays_in_spool();
         let session = self.session();
         session.flush(mtime).await?;
         if !session.is_dirty() {
@@ -492,12 +503,12 @@ impl Writer {
         let image = self.layers.read().top().cloned();
         let Some(image) = image else { return Ok(()) };
         let noted = blocking(|| {
-            let _turn = self.syncing.lock();
+            let (_turn, shape) = (self.syncing.lock(), image.shape());
             // Of what was synced once, the machine may not lose what came later and was closed.
             if self.synced.load(Ordering::Acquire) && self.unsynced.swap(false, Ordering::AcqRel) {
                 image.sync()?;
             }
-            self.note(&image, |_| Some(Noted { mtime, closed }))
+            self.note(&shape, |_| Some(Noted { mtime, closed }))
         });
         noted.inspect_err(|_| self.unsynced.store(true, Ordering::Release))
     }
@@ -513,13 +524,14 @@ impl Writer {
         let image = self.layers.read().top().cloned();
         let Some(image) = image else { return Ok(()) };
         let synced = blocking(|| {
-            let _turn = self.syncing.lock();
+            // What is written while it runs is not in it.
+            let (_turn, shape) = (self.syncing.lock(), image.shape());
             self.unsynced.store(false, Ordering::Release);
             image.sync()?;
             self.synced.store(true, Ordering::Release);
             // Somebody may have written or closed meanwhile.
             let closed = |noted: Option<Noted>| noted.is_some_and(|noted| noted.closed);
-            self.note(&image, |noted| Some(Noted { mtime, closed: closed(noted) }))
+            self.note(&shape, |noted| Some(Noted { mtime, closed: closed(noted) }))
         });
         let synced = synced.inspect_err(|_| self.unsynced.store(true, Ordering::Release));
         match synced {

@@ -28,6 +28,7 @@ impl Writer {
             self.fall_back().await?;
         }
         self.drain().await?;
+        self.stays_in_spool();
         let version = self.session().commit(mtime).await?;
         self.let_go();
         Ok(version)
@@ -52,18 +53,12 @@ impl Writer {
         let Some(image) = image else { return Ok(self.version().await) };
         self.commits.store(true, Ordering::Release);
         let pushed = self.push_image(&image, mtime, state).await;
-        let mut layers = self.layers.write();
-        layers.pushing = None;
-        match pushed {
-            Ok(version) => {
-                self.done(Some(&image));
-                Ok(version)
-            }
-            Err(failure) => {
-                layers.filling = Some(image);
-                Err(failure)
-            }
+        {
+            let mut layers = self.layers.write();
+            layers.pushing = None;
+            layers.filling = pushed.is_err().then(|| Arc::clone(&image));
         }
+        pushed.inspect(|_| self.done(Some(&image)))
     }
 
     async fn push_image(
@@ -117,7 +112,7 @@ impl Writer {
 
     /// The record names the session that will commit, so that a crash behind the commit isn't taken for one before it.
     fn note_session(&self, image: &Image) -> Result<(), Failure> {
-        let written = blocking(|| self.note(image, |noted| noted));
+        let written = blocking(|| self.note(&image.shape(), |noted| noted));
         written.map_err(|error| self.unspooled("noting a session", &error))
     }
 

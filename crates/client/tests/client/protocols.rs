@@ -385,6 +385,46 @@ async fn a_version_from_before_what_is_in_the_spool_does_not_stand_for_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_has_a_version_of_what_was_emptied_chooses_no_protocol_any_more() {
+    let tests = TestPool::start(1).await;
+    let mut twin = Twin::start(&tests, "clw", 64 * MIB).await;
+    twin.truncate(5).await;
+    twin.writer.commit(1).await.unwrap();
+    assert!(!twin.writer.choose(Protocol::Clw).await.unwrap());
+    twin.close_and_open(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_synced_and_cut_afterwards_is_an_interrupted_version() {
+    let tests = TestPool::start(1).await;
+    let mut twin = Twin::start(&tests, "clw", 64 * MIB).await;
+    twin.write(0, &Random::new(5).bytes(3_000_000)).await;
+    twin.writer.sync(1).await.unwrap();
+    twin.truncate(2_000_000).await;
+    let left = twin.take_up(BOOT).await;
+    let [Unpushed { writer, mtime, state }] = left.as_slice() else { panic!("{} are left", left.len()) };
+    writer.push(*mtime, *state).await.unwrap();
+    let reader = twin.pool.read(twin.ino, None).await.unwrap();
+    assert!(reader.read_at(0, 2_000_000).await.unwrap() == twin.model);
+    assert_eq!(twin.states().await, [VersionState::Interrupted]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_cut_before_a_protocol_was_chosen_stays_cut() {
+    let tests = TestPool::start(1).await;
+    let mut twin = Twin::start(&tests, "sw", 64 * MIB).await;
+    twin.write(0, &[1; 1_000_000]).await;
+    twin.close_and_open(false).await;
+    twin.truncate(0).await;
+    twin.truncate(1_000_000).await;
+    assert!(twin.writer.choose(Protocol::Clw).await.unwrap());
+    twin.write(500_000, b"some").await;
+    twin.writer.flush(1, true).await.unwrap();
+    twin.crash(BOOT).await;
+    twin.check_committed().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_synced_into_the_spool_is_pushed_though_its_session_is_on_record_as_lost() {
     let mut tests = TestPool::start(1).await;
     let mut twin = Twin::start_with(&tests, "clw", 16 * MIB, &[("close", "early"), ("stripe", "1")]).await;

@@ -520,7 +520,9 @@ impl OpenFile {
         }
         if turn.handles > 0 {
             match &committed {
-                Err(failure) if !fs.pool.is_gone(failure).await => self.lose(fs, turn),
+                Err(failure) if !(fs.pool.is_gone(failure).await && self.is_removed(&fs.pool).await) => {
+                    self.lose(fs, turn);
+                }
                 _ if !self.hand_over(&fs.pool, turn.seen.version).await => return,
                 _ => {}
             }
@@ -532,6 +534,11 @@ impl OpenFile {
             false => session.close_later(),
         }
         turn.torn = false;
+    }
+
+    /// Whether there is no such file any more. What it was written over may be gone and the file be there.
+    async fn is_removed(&self, pool: &Pool) -> bool {
+        pool.attr(self.ino()).await.is_err_and(|failure| failure.code == ErrorCode::NotFound)
     }
 
     fn seen_after(&self, committed: &Result<Option<VersionInfo>, Failure>, session: &Writer) -> Seen {
