@@ -620,7 +620,8 @@ impl Benefactors {
                     self.pace(id);
                     answer
                 }
-                Err(error) => Err(error),
+                // Nobody is there who could have much to do, also where the manager says so.
+                Err(error) => break self.heard(id, Err(error)).await,
             };
             let answer = self.heard(id, answer).await;
             match &answer {
