@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use stdchk_model::limits::SENT_ENTRIES_MAX;
 use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, BlockState};
 use stdchk_model::message::handshake::Role;
-use stdchk_model::message::manager::{BenefactorInfo, ManagerReply, ManagerRequest, Sent};
+use stdchk_model::message::manager::{BenefactorInfo, BenefactorState, ManagerReply, ManagerRequest, Sent};
 use stdchk_model::{BenefactorId, BlockId, Encoding, ErrorCode, Failure, Receipt};
 use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Connection, Progress, Retry};
 use tokio::task::JoinSet;
@@ -467,6 +467,19 @@ impl Benefactors {
         };
         *relearned = Some((Instant::now(), outcome.clone()));
         outcome
+    }
+
+    /// Those of which the manager hears no more. Another benefactor may answer at the address of one, as does one whose folder was emptied.
+    pub(crate) async fn gone(&self) -> Result<HashSet<BenefactorId>, Failure> {
+        match self.manager.ask(&ManagerRequest::Benefactors).await? {
+            ManagerReply::Benefactors(benefactors) => {
+                let is_gone = |info: &&BenefactorInfo| {
+                    matches!(info.state, BenefactorState::Offline | BenefactorState::Lost)
+                };
+                Ok(benefactors.iter().filter(is_gone).map(|info| info.id).collect())
+            }
+            _ => Err(crate::unexpected("Benefactors")),
+        }
     }
 
     /// Stores a block; unless it is to be `durable` at once, which a receipt then says, it is durable once

@@ -147,6 +147,20 @@ fn a_benefactor_that_is_killed_while_a_coded_file_is_written_costs_nothing() {
 }
 
 #[test]
+fn a_benefactor_that_comes_back_empty_in_its_place_costs_no_write() {
+    let pool = coded_pool(6);
+    pool.kill("benefactor-0");
+    fs::remove_dir_all(pool.data().join("benefactors/0")).unwrap();
+    pool.ok(&["up"]);
+    for seed in 0..3 {
+        let content = random_bytes(3 * MIB, 90 + seed);
+        let name = format!("app/x{seed}");
+        pool.put(&content, &name);
+        assert!(pool.get(&name) == content);
+    }
+}
+
+#[test]
 fn copies_stand_in_where_a_pool_has_too_few_benefactors_for_a_code() {
     let pool = coded_pool(2);
     let (content, other) = (random_bytes(MIB, 8), random_bytes(8 * MIB, 80));
