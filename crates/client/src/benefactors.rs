@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use stdchk_model::limits::SENT_ENTRIES_MAX;
 use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, BlockState};
 use stdchk_model::message::handshake::Role;
-use stdchk_model::message::manager::{BenefactorInfo, ManagerReply, ManagerRequest, Sent};
+use stdchk_model::message::manager::{BenefactorInfo, BenefactorState, ManagerReply, ManagerRequest, Sent};
 use stdchk_model::{BenefactorId, BlockId, Encoding, ErrorCode, Failure, Receipt};
 use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Connection, Progress, Retry};
 use tokio::task::JoinSet;
@@ -469,6 +469,19 @@ impl Benefactors {
         outcome
     }
 
+    /// Those of which the manager hears no more. Another benefactor may answer at the address of one, as does one whose folder was emptied.
+    pub(crate) async fn gone(&self) -> Result<HashSet<BenefactorId>, Failure> {
+        match self.manager.ask(&ManagerRequest::Benefactors).await? {
+            ManagerReply::Benefactors(benefactors) => {
+                let is_gone = |info: &&BenefactorInfo| {
+                    matches!(info.state, BenefactorState::Offline | BenefactorState::Lost)
+                };
+                Ok(benefactors.iter().filter(is_gone).map(|info| info.id).collect())
+            }
+            _ => Err(crate::unexpected("Benefactors")),
+        }
+    }
+
     /// Stores a block; unless it is to be `durable` at once, which a receipt then says, it is durable once
     /// [`Benefactors::sync`] says so. Also whether it was there before. One that is busy, or takes far longer than is usual, is chosen
     /// behind all others for a while. Where it was that `before` and was chosen all the same, one that is busy has to take the block, and
@@ -620,7 +633,8 @@ impl Benefactors {
                     self.pace(id);
                     answer
                 }
-                Err(error) => Err(error),
+                // Nobody is there who could have much to do, also where the manager says so.
+                Err(error) => break self.heard(id, Err(error)).await,
             };
             let answer = self.heard(id, answer).await;
             match &answer {

@@ -291,8 +291,8 @@ impl Fetcher {
                     if waiting.is_empty() {
                         are_others_sought |= std::mem::take(&mut remembered);
                     }
-                    // All that are late get company, if others weren't.
-                    due = if quickest.is_some() || why != Late::All { late.len() } else { 1 };
+                    // All that are late get company, if others weren't; and one more is asked where nobody is waited for any more.
+                    due = if quickest.is_some() || why != Late::All { late.len().max(1) } else { 1 };
                     unanswered.retain(|holder| why == Late::All || !late.contains(holder));
                 }
             }

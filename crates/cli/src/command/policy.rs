@@ -130,8 +130,8 @@ fn warn_of_hosts(shown: &str, redundancy: Redundancy, benefactors: usize) {
         ),
         Redundancy::Erasure(code) => format!(
             "stdchk: {shown}: `redundancy={redundancy}` needs {hosts} benefactors, one for each fragment, and the pool has \
-             {benefactors}: with fewer than {} nothing can be stored, and missing fragments are made once there are more; {more}",
-            code.data()
+             {benefactors}: {} copies stand in for them, which take more space, and missing fragments are made once there are more; {more}",
+            code.parity() + 1
         ),
     });
 }

@@ -245,6 +245,15 @@ impl Chunks {
         }
     }
 
+    /// These benefactors are gone, and what is there, whoever gave receipts in their names.
+    pub(super) fn leave(&self, gone: &HashSet<BenefactorId>) {
+        let mut table = self.table.lock();
+        table.receipts.retain(|(benefactor, _)| !gone.contains(benefactor));
+        for entry in table.entries.values_mut() {
+            entry.places.retain(|place| !gone.contains(&place.at.benefactor));
+        }
+    }
+
     /// Takes receipts for the manager: as many as have `limit` blocks together, at least one if there is any.
     pub(super) fn take_receipts(&self, limit: usize) -> Vec<(BenefactorId, Receipt)> {
         let mut table = self.table.lock();

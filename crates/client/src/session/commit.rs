@@ -18,6 +18,7 @@ use stdchk_model::{
 use stdchk_net::{CallError, Retry};
 use stdchk_protect::is_readable_at;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::cell::Cell;
 use super::chunks::{Lacking, Origin};
@@ -34,6 +35,11 @@ const RECEIPT_MAX: usize = 8192;
 const COMMITTED_WITH_MAX: usize = 256;
 /// Pause before benefactors are asked for receipts again, of which the manager refused some.
 const RECEIPT_PAUSE: Duration = Duration::from_millis(50);
+/// How long that is done: longer than the manager waits for a benefactor in whose place another one answers.
+const RECEIPT_PATIENCE: Duration = Duration::from_secs(30);
+/// After this time, and each time that it has passed again, the manager is asked which benefactors are gone. Longer than a lease: one that was
+/// started again has registered.
+const GONE_EVERY: Duration = Duration::from_secs(6);
 /// How long a benefactor that went away with the only copy of chunks may take to come back.
 const RETURN_PATIENCE: Duration = Duration::from_secs(10);
 /// Pause between attempts to reach it.
@@ -316,7 +322,7 @@ impl Session {
         mtime: TimeNs,
         state: VersionState,
     ) -> Result<VersionInfo, Failure> {
-        let mut refused: Option<Retry> = None;
+        let (mut refused, mut looked_at): (Option<Retry>, _) = (None, Instant::now());
         loop {
             self.settle(needed).await.inspect_err(|failure| self.fail(failure))?;
             let turn = self.telling.lock().await;
@@ -335,11 +341,15 @@ impl Session {
                 Err(failure)
                     if failure.code == ErrorCode::Outdated
                         && refused
-                            .get_or_insert_with(|| Retry::every(RECEIPT_PAUSE, RETURN_PATIENCE))
+                            .get_or_insert_with(|| Retry::every(RECEIPT_PAUSE, RECEIPT_PATIENCE))
                             .pause()
                             .await =>
                 {
                     tracing::debug!(%failure, "asking for receipts again");
+                    if looked_at.elapsed() >= GONE_EVERY {
+                        looked_at = Instant::now();
+                        self.leave_gone().await;
+                    }
                 }
                 // It was opened before its folder was to be encrypted: nothing more can be saved by it.
                 Err(failure) if failure.code == ErrorCode::NoKey => {
@@ -347,6 +357,19 @@ impl Session {
                     return Err(failure);
                 }
                 committed => return committed,
+            }
+        }
+    }
+
+    /// What is at benefactors that are gone is stored elsewhere. In the place of one another may answer, whose receipts don't count.
+    async fn leave_gone(&self) {
+        match self.pool.benefactors.gone().await {
+            Ok(gone) => {
+                self.stripe.leave(&gone).await;
+                self.chunks.leave(&gone);
+            }
+            Err(failure) => {
+                tracing::debug!(%failure, "the manager could not be asked which benefactors are gone")
             }
         }
     }

@@ -95,6 +95,8 @@ pub struct Session {
     sending: AtomicUsize,
     /// The commit under way sends the only cell that is to be sent: its chunks are stored and made durable by one request.
     is_all_sent_at_once: AtomicBool,
+    /// Until when copies are stored at once in place of fragments, for which there were too few benefactors.
+    copies_stand_in: Mutex<Option<tokio::time::Instant>>,
     /// The manager may know the session and not hold all of its chunks.
     is_to_be_held: AtomicBool,
     /// How the file was made, until it is known to be durable.
@@ -174,6 +176,7 @@ impl Session {
             first: base,
             sending: AtomicUsize::new(0),
             is_all_sent_at_once: AtomicBool::new(false),
+            copies_stand_in: Mutex::default(),
             is_to_be_held: AtomicBool::new(false),
             made: Mutex::default(),
             claims: Notify::new(),

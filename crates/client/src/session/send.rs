@@ -20,6 +20,7 @@ use stdchk_protect::{
 use stdchk_reduce::{cut, is_zero};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::Session;
 use super::cell::Dirty;
@@ -33,6 +34,10 @@ use crate::benefactors::PassedOver;
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// Time after which a chunk that no benefactor takes makes the session fail.
 const PUT_PATIENCE: Duration = Duration::from_secs(30);
+/// Time for which benefactors are waited for that a code needs, before copies stand in for its fragments; and for how long they do so at once
+/// for the session's further chunks.
+const FRAGMENTS_PATIENCE: Duration = Duration::from_secs(2);
+const COPIES_STAND_IN: Duration = Duration::from_secs(30);
 
 /// The sending of a sealed cell, by whoever waits for it. It comes to its end also if nobody does: the runtime takes what is dropped.
 pub(super) struct SendingCell {
@@ -55,6 +60,11 @@ impl Drop for SendingCell {
     fn drop(&mut self) {
         self.work.take().map(|work| self.runtime.spawn(work));
     }
+}
+
+/// Whether more benefactors, or more room at others, would do.
+fn is_of_too_few(failure: &Failure) -> bool {
+    matches!(failure.code, ErrorCode::Unavailable | ErrorCode::NoSpace)
 }
 
 /// The claim of a chunk; it ends however storing the chunk went.
@@ -230,7 +240,7 @@ impl Session {
             return Ok(stored);
         }
         let needed = needed.distance;
-        let redundancy = match self.chunks.is_of_map(chunk.id) {
+        let redundancy = match self.chunks.is_of_map(chunk.id) || self.do_copies_stand_in() {
             true => Redundancy::Replicate(self.policy.redundancy.distance()),
             false => self.policy.redundancy,
         };
@@ -240,17 +250,17 @@ impl Session {
         // The turn of this chunk may come when others were waited for in vain.
         self.state.lock().failure.clone().map_or(Ok(()), Err)?;
         // From the first time that nobody can be had.
-        let mut retry = None;
-        let blocks = &encoded.blocks;
+        let (mut retry, mut copies_in) = (None, None);
         let is_offered = self.policy.local == Local::Prefer;
-        let _offer = is_offered.then(|| self.pool.near.offer(blocks)).flatten();
-        let (encoding, block_bytes) =
-            (blocks.encoding.id(chunk.id), u64::from(blocks.encoding.block_length()));
-        // Further copies cost as much as the first and are made beside; fragments are worth little alone.
-        let wanted = if encoding.code.is_copy() { needed } else { redundancy.distance() };
+        let _offer = is_offered.then(|| self.pool.near.offer(&encoded.blocks)).flatten();
         let mut refused = Vec::new();
-        let (mut last, mut was_there) = (None, false);
+        let (mut last, mut was_there, mut copy) = (None, false, None);
         loop {
+            let blocks = copy.as_ref().unwrap_or(&encoded.blocks);
+            let (encoding, block_bytes) =
+                (blocks.encoding.id(chunk.id), u64::from(blocks.encoding.block_length()));
+            // Further copies cost as much as the first and are made beside; fragments are worth little alone.
+            let wanted = if encoding.code.is_copy() { needed } else { redundancy.distance() };
             let mut held: Vec<Held> = at.iter().map(Held::from).collect();
             // Who refused a block is paired with a fragment first, so that those who didn't are left over.
             held.sort_by_key(|held| !refused.contains(&held.benefactor));
@@ -266,8 +276,18 @@ impl Session {
             let targets = match next {
                 Ok(targets) => targets,
                 Err(_) if distance_at(&at) >= needed => break,
+                Err(failure) if !encoding.code.is_copy() && is_of_too_few(&failure) => {
+                    let copies_in =
+                        copies_in.get_or_insert_with(|| Retry::every(RETRY_PAUSE, FRAGMENTS_PATIENCE));
+                    if self.do_copies_stand_in() || !copies_in.pause().await {
+                        self.let_copies_stand_in(encoding.code);
+                        copy = Some(encoded.blocks.to_copy());
+                    }
+                    refused.clear();
+                    continue;
+                }
                 Err(failure) => {
-                    let cause = last.clone().unwrap_or_else(|| self.too_few(&at, encoding.code, &failure));
+                    let cause = last.clone().unwrap_or_else(|| self.too_few(&at, &failure));
                     let retry = retry.get_or_insert_with(|| Retry::every(RETRY_PAUSE, PUT_PATIENCE));
                     self.endure(&cause, &failure, retry).await?;
                     refused.clear();
@@ -289,7 +309,22 @@ impl Session {
             }
         }
         self.pool.fetcher.remember(chunk.id, at);
-        Ok((u64::from(blocks.encoding.encoded_length), was_there))
+        Ok((u64::from(encoded.blocks.encoding.encoded_length), was_there))
+    }
+
+    /// Whether a code had too few benefactors lately, so that copies are stored at once.
+    fn do_copies_stand_in(&self) -> bool {
+        self.copies_stand_in.lock().is_some_and(|until| Instant::now() < until)
+    }
+
+    fn let_copies_stand_in(&self, code: Code) {
+        let before = self.copies_stand_in.lock().replace(Instant::now() + COPIES_STAND_IN);
+        if before.is_none() {
+            tracing::warn!(
+                ino = %self.ino(), data = code.data(), parity = code.parity(),
+                "fewer benefactors take a block than a chunk has fragments: copies stand in, which take more space"
+            );
+        }
     }
 
     /// Puts copies of a chunk at benefactors that keep them in memory until `hosts` have one, those of `at` included. What was sent, and
@@ -413,30 +448,24 @@ impl Session {
     }
 
     /// Why no benefactor could be had for a further block, if none has failed: there are no more of them.
-    fn too_few(&self, at: &[Location], code: Code, failure: &Failure) -> Failure {
-        let on_disks = at.iter().filter(|at| at.tier == Tier::Disk).count();
+    fn too_few(&self, at: &[Location], failure: &Failure) -> Failure {
+        let mut on_disks: Vec<BenefactorId> =
+            at.iter().filter(|at| at.tier == Tier::Disk).map(|at| at.benefactor).collect();
+        on_disks.sort_unstable();
+        on_disks.dedup();
+        let on_disks = on_disks.len();
         if on_disks == 0 {
             return failure.clone();
         }
         let redundancy = self.policy.redundancy;
-        let (what, next) = match code.is_copy() {
-            true => (
-                format!(
-                    "`redundancy={redundancy}` wants {} copies before a version counts, and {} can be made now",
-                    self.policy.at_commit().distance,
-                    on_disks
-                ),
-                "start more benefactors, or ask for fewer copies",
-            ),
-            false => (
-                format!(
-                    "`redundancy={redundancy}` needs {} benefactors, one for each fragment, and {} take one now",
-                    code.blocks(),
-                    on_disks
-                ),
-                "start more benefactors, or use another code",
-            ),
+        let stand_in = match redundancy {
+            Redundancy::Replicate(_) => "",
+            Redundancy::Erasure(_) => " in place of fragments, for which there are too few benefactors,",
         };
-        Failure::new(failure.code, what).then(next)
+        let what = format!(
+            "`redundancy={redundancy}` wants {} copies{stand_in} before a version counts, and {on_disks} can be made now",
+            self.policy.at_commit().distance,
+        );
+        Failure::new(failure.code, what).then("start more benefactors, or ask for fewer copies")
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! Disks and memory are chosen apart. What goes to memory takes space of the grant as well: disks are to have it in the end.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use stdchk_model::exact::first;
@@ -113,6 +114,13 @@ impl Stripe {
         turn.used(bytes);
         turn.next_in_memory += targets.len();
         Ok(Some(targets))
+    }
+
+    /// Nothing more goes to these benefactors until the manager names them again.
+    pub(super) async fn leave(&self, gone: &HashSet<BenefactorId>) {
+        let mut turn = self.turn.lock().await;
+        turn.benefactors.retain(|id| !gone.contains(id));
+        turn.in_memory.retain(|id| !gone.contains(id));
     }
 
     /// A benefactor's memory is full: nothing more goes there until the manager names it again.

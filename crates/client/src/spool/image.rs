@@ -165,7 +165,7 @@ impl Image {
     pub(crate) async fn sync_in_turn(self: Arc<Self>) -> io::Result<()> {
         let budget = Arc::clone(&self.budget);
         let _turn = budget.syncs.acquire().await;
-        tokio::task::spawn_blocking(move || self.sync()).await.map_err(io::Error::other)?
+        stdchk_net::elsewhere(move || self.sync()).await.map_err(io::Error::other)?
     }
 
     /// Whether its file ends before what it holds.

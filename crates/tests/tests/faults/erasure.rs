@@ -147,15 +147,43 @@ fn a_benefactor_that_is_killed_while_a_coded_file_is_written_costs_nothing() {
 }
 
 #[test]
-fn a_pool_with_too_few_benefactors_for_a_code_says_so_and_one_with_enough_to_read_goes_on() {
+fn a_benefactor_that_comes_back_empty_in_its_place_costs_no_write() {
+    let pool = coded_pool(6);
+    pool.kill("benefactor-0");
+    fs::remove_dir_all(pool.data().join("benefactors/0")).unwrap();
+    pool.ok(&["up"]);
+    for seed in 0..3 {
+        let content = random_bytes(3 * MIB, 90 + seed);
+        let name = format!("app/x{seed}");
+        pool.put(&content, &name);
+        assert!(pool.get(&name) == content);
+    }
+}
+
+#[test]
+fn copies_stand_in_where_a_pool_has_too_few_benefactors_for_a_code() {
     let pool = coded_pool(2);
-    let content = random_bytes(MIB, 8);
-    let name = pool.file("content", &content);
-    pool.fails(&["put", &name, "app/x"], 5, &["erasure:3,2", "needs 5 benefactors"]);
+    let (content, other) = (random_bytes(MIB, 8), random_bytes(8 * MIB, 80));
+    let name = pool.file("content", &other);
+    pool.policy("careful", &["redundancy=erasure:3,2", "semantics=pessimistic"]);
+    pool.fails(
+        &["put", &name, "careful/x"],
+        5,
+        &["erasure:3,2", "3 copies in place of fragments", "2 can be made"],
+    );
+    let early = random_bytes(MIB, 81);
+    pool.put(&early, "app/early");
+    assert!(pool.get("app/early") == early, "one copy is enough to commit");
     let small = random_bytes(10_000, 9);
     pool.put(&small, "app/small");
     assert!(pool.get("app/small") == small, "small files are replicated");
     pool.ok(&["up", "--benefactors", "4"]);
+    pool.wait_for_state("online", 4);
+    pool.put(&other, "careful/x");
+    pool.kill("benefactor-0");
+    pool.kill("benefactor-1");
+    assert!(pool.get("careful/x") == other, "two losses cost nothing");
+    pool.ok(&["up"]);
     pool.wait_for_state("online", 4);
     pool.put(&content, "app/x");
     assert!(pool.get("app/x") == content);
