@@ -180,13 +180,15 @@ fn a_file_that_fits_is_not_refused_for_the_space_that_it_has_taken_itself() {
 #[test]
 fn the_owners_floor_stays_free_and_what_is_stored_stays_readable_below_it() {
     const FLOOR: u64 = 24 << 20;
+    /// What the benefactor notes beside blocks, such as its part of the manager's history, is written at any time.
+    const RECORDS: u64 = 512 << 10;
     let pool = pool_for_disks();
     let disk = Disk::start(&pool, "disk", 64, "24MiB");
     let content = |number: u64| random_bytes(8 * MIB, 20 + number);
     let mut stored = 0;
     loop {
         let outcome = pool.run_with(&["put", "-", &format!("app/x{stored}")], &content(stored));
-        assert!(disk.free() >= FLOOR, "{} are free", disk.free());
+        assert!(disk.free() + RECORDS >= FLOOR, "{} are free", disk.free());
         match outcome.code {
             0 => stored += 1,
             NO_SPACE => break,
