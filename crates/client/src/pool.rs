@@ -493,7 +493,7 @@ impl Pool {
             }
             match taken {
                 Ok(Some(file)) => unpushed.push(file),
-                Ok(None) => left.found.is_done(left.name, spool),
+                Ok(None) => left.done(spool),
                 // One file holds no others up, nor the mount. Without the manager there is none.
                 Err(failure) => {
                     self.attr(Ino::ROOT).await?;

@@ -125,6 +125,17 @@ pub(crate) struct Left {
     pub(crate) found: Found,
 }
 
+impl Left {
+    /// Nothing of the file need be in the spool any more.
+    pub(crate) fn done(&self, spool: &Spool) {
+        let image = match &self.found {
+            Found::Image(_, image) => Some(&**image),
+            _ => None,
+        };
+        spool.done(self.name, image, self.found.record().is_some_and(|record| record.synced));
+    }
+}
+
 /// What the spool has of such a file.
 pub(crate) enum Found {
     /// All that was promised.
@@ -143,15 +154,6 @@ impl Found {
             Self::Lost(record) => record.as_ref(),
             Self::Unreadable(_) => None,
         }
-    }
-
-    /// Nothing of the file need be in the spool any more.
-    pub(crate) fn is_done(&self, name: Name, spool: &Spool) {
-        let image = match self {
-            Self::Image(_, image) => Some(&**image),
-            _ => None,
-        };
-        spool.done(name, image, self.record().is_some_and(|record| record.synced));
     }
 }
 

@@ -195,14 +195,14 @@ impl Writer {
         layers.protocol == Protocol::Clw && layers.top().is_some()
     }
 
-    /// Whether what was written is in the spool. Otherwise the session is to make it a version now, if there is anything.
-    fn stays_in_spool(&self) -> bool {
+    /// Lets the session make a version of what it has, if it has anything. False: what was written is in the spool.
+    fn begin_version(&self) -> bool {
         let layers = self.layers.read();
         let is_spooled = layers.protocol == Protocol::Clw && layers.top().is_some();
         if !is_spooled && self.session().is_dirty() {
             self.commits.store(true, Ordering::Release);
         }
-        is_spooled
+        !is_spooled
     }
 
     /// Chooses the protocol of this file, in place of its folder's and its mount's, before any bytes are written to it. False:
@@ -477,14 +477,13 @@ impl Writer {
     /// What was written can't be kept.
     pub async fn flush(self: &Arc<Self>, mtime: TimeNs, closed: bool) -> Result<(), Failure> {
         self.failure.lock().clone().map_or(Ok(()), Err)?;
-        if self.stays_in_spool() {
+        while !self.begin_version() {
             match self.try_note_state(mtime, closed) {
                 Err(error) if self.has_no_room(&error) => self.fall_back().await?,
                 noted => return noted.map_err(|error| self.unspooled("noting a close", &error)),
             }
         }
         self.drain().await?;
-        self.stays_in_spool();
         let session = self.session();
         session.flush(mtime).await?;
         if !session.is_dirty() {

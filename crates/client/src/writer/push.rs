@@ -24,11 +24,10 @@ impl Writer {
     /// # Errors
     /// What kept it from becoming one.
     pub async fn commit(self: &Arc<Self>, mtime: TimeNs) -> Result<Option<VersionInfo>, Failure> {
-        if self.stays_in_spool() {
+        while !self.begin_version() {
             self.fall_back().await?;
         }
         self.drain().await?;
-        self.stays_in_spool();
         let version = self.session().commit(mtime).await?;
         self.let_go();
         Ok(version)
