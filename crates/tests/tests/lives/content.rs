@@ -4,8 +4,8 @@
 //! so that the content of a chunk follows from its number alone. Chunks from [`SMALL_CHUNKS`] on are large: they can be compressed,
 //! and codes make fragments of them. All others have copies alone.
 
-use std::collections::{BTreeSet, HashMap};
-use std::sync::OnceLock;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Mutex, OnceLock};
 
 use stdchk_model::{
     BlockId, ChunkId, ChunkMap, ChunkRef, Code, Encoding, EncodingId, Extent, MapRoot, Redundancy, Source,
@@ -13,6 +13,8 @@ use stdchk_model::{
 use stdchk_net::Bytes;
 use stdchk_protect::Blocks;
 use stdchk_reduce::{Codec, Compressor, Effort};
+
+use super::decode::{self, Form};
 
 /// Number of a chunk.
 pub type Number = u16;
@@ -161,19 +163,80 @@ pub fn encoding_of(number: Number, redundancy: Redundancy, compresses: bool) -> 
     table().blocks.values().find(is_it).map_or(EncodingId::PLAIN, |blocks| blocks.encoding.id(id))
 }
 
+/// Codes of what is made up.
+pub const MADE_UP_CODES: [&str; 3] = ["erasure:2,1", "erasure:3,2", "erasure:2,2"];
+
+/// What of an encoding is made up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MakeUp {
+    /// The content: the fragments belong together, and make other bytes than the chunk's, more of them if the chunk is small.
+    Content,
+    /// The parity fragments of a large chunk: the data fragments make it.
+    Parity,
+}
+
+/// Blocks that match their encoding, which is named after a chunk that they don't make, or that not all of them make.
+pub struct MadeUp {
+    pub encoding: Encoding,
+    pub blocks: Vec<(BlockId, Bytes)>,
+}
+
+/// All encodings that were made up, in all lives. They follow from the chunk and what is asked for.
+static ALL_MADE_UP: Mutex<BTreeMap<(ChunkId, EncodingId), &'static MadeUp>> = Mutex::new(BTreeMap::new());
+
+/// An encoding that is named after a chunk, of which nobody could tell by looking at one block that it is made up.
+pub fn made_up(number: Number, what: MakeUp, code: &str) -> &'static MadeUp {
+    let chunk = chunk(number);
+    let Redundancy::Erasure(code) = code.parse().unwrap() else { panic!("{code} is no erasure code") };
+    let has_good_data = what == MakeUp::Parity;
+    let plain = if has_good_data { content(number).to_vec() } else { noise(chunk.id, LARGE_BYTES) };
+    let claimed = ChunkRef { length: u32::try_from(plain.len()).unwrap(), ..chunk };
+    let made = Blocks::of(claimed, Codec::Store.number(), Bytes::from(plain), code);
+    let (mut encoding, mut stored) =
+        (made.encoding.clone(), made.iter().map(|(_, stored)| stored.clone()).collect::<Vec<_>>());
+    if has_good_data {
+        for parity in &mut stored[usize::from(code.data())..] {
+            *parity = Bytes::from(noise(chunk.id, parity.len()));
+        }
+        encoding.hashes = stored.iter().map(|stored| ChunkId::of(stored)).collect();
+    }
+    let blocks = (0..).zip(stored).map(|(index, stored)| (encoding.block(chunk.id, index), stored)).collect();
+    let key = (chunk.id, encoding.id(chunk.id));
+    let mut all = ALL_MADE_UP.lock().unwrap();
+    all.entry(key).or_insert_with(|| Box::leak(Box::new(MadeUp { encoding, blocks })))
+}
+
+/// Bytes that nobody wrote.
+fn noise(chunk: ChunkId, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    blake3::Hasher::new().update(b"made up").update(&chunk.0).finalize_xof().fill(&mut bytes);
+    bytes
+}
+
+/// The encoding that a block is of, if somebody made it up.
+fn made_up_of(block: &BlockId) -> Option<&'static MadeUp> {
+    ALL_MADE_UP.lock().unwrap().get(&(block.chunk, block.encoding)).copied()
+}
+
 /// How the chunk of a block is encoded.
 pub fn encoding(block: &BlockId) -> Encoding {
+    if let Some(made_up) = made_up_of(block) {
+        return made_up.encoding.clone();
+    }
     let blocks = table().blocks.get(&(block.chunk, block.encoding));
     blocks.map_or_else(|| Encoding::plain(chunk(name(block))), |blocks| blocks.encoding.clone())
 }
 
 /// The stored bytes of a block.
 pub fn stored(block: &BlockId) -> &'static [u8] {
+    if let Some(made_up) = made_up_of(block) {
+        return &made_up.blocks[usize::from(block.index)].1;
+    }
     let blocks = table().blocks.get(&(block.chunk, block.encoding));
     blocks.map_or_else(|| content(name(block)), |blocks| blocks.stored(block.index).unwrap())
 }
 
-/// A block in words: the number of its chunk, its code with a `z` if it is compressed, and its index.
+/// A block in words: the number of its chunk, its code with a `z` if it is compressed and a `!` if it is made up, and its index.
 pub fn shown(block: &BlockId) -> String {
     let (number, encoding) = (name(block), encoding(block));
     let compressed = if encoding.codec == Codec::Store.number() { "" } else { "z" };
@@ -181,7 +244,8 @@ pub fn shown(block: &BlockId) -> String {
         true => format!("{number}{compressed}"),
         false => {
             let (data, parity) = (encoding.code.data(), encoding.code.parity());
-            format!("{number}:{data}+{parity}{compressed}.{}", block.index)
+            let made_up = if made_up_of(block).is_some() { "!" } else { "" };
+            format!("{number}:{data}+{parity}{compressed}{made_up}.{}", block.index)
         }
     }
 }
@@ -219,6 +283,27 @@ pub fn list_of_root(root: &MapRoot) -> (Vec<Number>, Option<Number>) {
             (list_of(number), Some(number))
         }
     }
+}
+
+/// Whether these blocks of one encoding make their chunk.
+pub fn make_the_chunk(chunk: ChunkId, encoding: EncodingId, indices: &BTreeSet<u8>) -> bool {
+    static KNOWN: Mutex<BTreeMap<(ChunkId, EncodingId, u32), bool>> = Mutex::new(BTreeMap::new());
+    let set = indices.iter().fold(0, |set, index| set | 1 << index);
+    let key = (chunk, encoding, set);
+    if let Some(known) = KNOWN.lock().unwrap().get(&key) {
+        return *known;
+    }
+    let block = |index: &u8| BlockId { chunk, encoding, index: *index };
+    let blocks: Vec<(u8, &[u8])> = indices.iter().map(|index| (*index, stored(&block(index)))).collect();
+    let whole = indices.first().is_some_and(|first| {
+        let Encoding { codec, cipher, plain_length, encoded_length, code, .. } =
+            self::encoding(&block(first));
+        let form =
+            Form { codec, cipher, plain_length, encoded_length, data: code.data(), parity: code.parity() };
+        decode::any(&chunk.0, &form, &blocks)
+    });
+    KNOWN.lock().unwrap().insert(key, whole);
+    whole
 }
 
 /// All chunks that a root needs: those of its container if it lies in one.

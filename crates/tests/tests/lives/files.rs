@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use stdchk_model::message::manager::{Change, Existing, FileKind, ManagerReply, ManagerRequest, SetState};
 use stdchk_model::{Ino, MapRoot, Redundancy};
 
-use super::content::root_of;
+use super::content::{Number, list_of_root, root_of};
 use super::world::World;
 
 /// Names that there are.
@@ -32,6 +32,11 @@ impl File {
     /// Whether the newest version may be this one.
     pub fn may_be(&self, root: &MapRoot) -> bool {
         self.possible.iter().any(|possible| possible.root == *root)
+    }
+
+    /// The chunks that maps of what it may be are, where these lie in the pool.
+    pub fn maps(&self) -> Vec<Number> {
+        self.possible.iter().filter_map(|possible| list_of_root(&possible.root).1).collect()
     }
 
     fn push(&mut self, root: MapRoot, client: usize, is_asked_for: bool) {

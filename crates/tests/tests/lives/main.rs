@@ -5,9 +5,11 @@
 //! message says how to live the short one again.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
+mod adversaries;
 mod checks;
 mod client;
 mod content;
+mod decode;
 mod disasters;
 mod disk;
 mod files;

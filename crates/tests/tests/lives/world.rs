@@ -10,6 +10,7 @@ use stdchk_model::message::manager::{Change, FileKind, ManagerReply, ManagerRequ
 use stdchk_model::{BenefactorId, Ino, Redundancy, Tier};
 use tokio::runtime::Runtime;
 
+use super::adversaries::{self, Adversary};
 use super::client::{Client, Step};
 use super::content::{Number, REDUNDANCIES};
 use super::files::Files;
@@ -65,6 +66,8 @@ pub struct World {
     pub strays: Vec<ManagerRequest>,
     /// What versions named when a planted mistake looked.
     pub seen: Option<BTreeSet<Number>>,
+    /// Those of ill will who take part.
+    pub adversaries: Vec<Adversary>,
     /// Nothing goes wrong any more.
     pub calm: bool,
     history: VecDeque<String>,
@@ -127,6 +130,7 @@ impl World {
             stale: None,
             strays: Vec::new(),
             seen: None,
+            adversaries: adversaries::in_this_run(),
             calm: true,
             history: VecDeque::new(),
             hash: blake3::Hasher::new(),
@@ -264,7 +268,7 @@ impl World {
 
     pub fn event(&mut self) {
         let (node, client) = (self.below(self.nodes.len()), self.below(self.clients.len()));
-        match self.below(125) {
+        match self.below(if self.adversaries.is_empty() { 125 } else { 132 }) {
             0..40 => self.client_event(client),
             40..58 => self.link(node),
             58..61 => self.delete(node),
@@ -300,6 +304,7 @@ impl World {
             119 | 120 => self.late_orders_come(),
             121 | 122 => self.trespass(node, client),
             123 | 124 => self.owner_works(node),
+            125..132 => self.adversary(),
             _ => unreachable!("that is all that happens"),
         }
     }

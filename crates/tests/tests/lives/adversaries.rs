@@ -1,0 +1,85 @@
+//! Participants of ill will: they send whatever the protocol lets them say, at any moment. Nobody else may lose anything by it.
+//!
+//! [`USUAL`] are in all lives. `STDCHK_ADVERSARIES` names others, or `all`: an adversary stays out of the usual lives as long as the pool
+//! is known not to withstand it.
+
+use super::content::{self, LARGE_CHUNKS, MADE_UP_CODES, MadeUp, MakeUp, Number, SMALL_CHUNKS, shown};
+use super::files::NAMES;
+use super::world::World;
+
+/// Somebody of ill will.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Adversary {
+    /// A client stores fragments of chunks that it knows the names of. They match their encoding, which decodes to something else.
+    MakesUpEncodings,
+    /// A client stores an encoding of which the data fragments are good, and the parity fragments made up.
+    MakesUpParity,
+}
+
+impl Adversary {
+    pub const ALL: [Self; 2] = [Self::MakesUpEncodings, Self::MakesUpParity];
+}
+
+/// Those that every life has.
+const USUAL: [Adversary; 0] = [];
+
+/// Who takes part in the lives of this run.
+pub fn in_this_run() -> Vec<Adversary> {
+    let Ok(names) = std::env::var("STDCHK_ADVERSARIES") else { return USUAL.to_vec() };
+    let named = |adversary: &Adversary| {
+        names.split(',').any(|name| name == "all" || *name == format!("{adversary:?}"))
+    };
+    Adversary::ALL.into_iter().filter(named).collect()
+}
+
+impl World {
+    /// Somebody of ill will does something.
+    pub fn adversary(&mut self) {
+        let which = self.below(self.adversaries.len());
+        match self.adversaries[which] {
+            Adversary::MakesUpEncodings => self.stores_made_up(MakeUp::Content),
+            Adversary::MakesUpParity => self.stores_made_up(MakeUp::Parity),
+        }
+    }
+
+    /// A client stores fragments that don't make the chunk, a chunk of which somebody else may have written or may write.
+    fn stores_made_up(&mut self, what: MakeUp) {
+        let number = match what {
+            MakeUp::Content => self.somebodys_chunk(),
+            MakeUp::Parity if self.is_coded() => {
+                SMALL_CHUNKS + Number::try_from(self.below(usize::from(LARGE_CHUNKS))).unwrap()
+            }
+            MakeUp::Parity => return,
+        };
+        let code = MADE_UP_CODES[self.below(MADE_UP_CODES.len())];
+        let made_up = content::made_up(number, what, code);
+        self.note(format!("somebody makes up an encoding of {number}"));
+        self.stores_all(made_up);
+    }
+
+    /// A chunk of data, or the map of a file that lies in the pool.
+    fn somebodys_chunk(&mut self) -> Number {
+        let place = self.below(4 * NAMES);
+        let ino = self.files.names.get(place).copied().flatten();
+        let maps = ino.map(|ino| self.files.get(ino).maps()).unwrap_or_default();
+        match maps.last() {
+            Some(map) => *map,
+            None => self.any_chunk(),
+        }
+    }
+
+    /// Stores each block at another benefactor, as far as there are so many.
+    fn stores_all(&mut self, made_up: &'static MadeUp) {
+        let (first, durable) = (self.below(self.nodes.len()), self.below(2) == 0);
+        for (at, (block, stored)) in (first..).zip(&made_up.blocks) {
+            let at = at % self.nodes.len();
+            if !self.nodes[at].is_up() {
+                continue;
+            }
+            let encoding = made_up.encoding.clone();
+            let put = self.nodes[at].put(*block, encoding, stored, (durable, true), &self.runtime);
+            let (id, shown, is_taken) = (self.nodes[at].id, shown(block), put.is_ok());
+            self.note(format!("somebody puts {shown}, which is made up, at {id:?}: {is_taken}"));
+        }
+    }
+}
