@@ -4,7 +4,7 @@
 //! is known not to withstand it.
 
 use super::content::{self, LARGE_CHUNKS, MADE_UP_CODES, MadeUp, MakeUp, Number, SMALL_CHUNKS, shown};
-use super::files::NAMES;
+use super::model::NAMES;
 use super::world::World;
 
 /// Somebody of ill will.
@@ -60,8 +60,7 @@ impl World {
     /// A chunk of data, or the map of a file that lies in the pool.
     fn somebodys_chunk(&mut self) -> Number {
         let place = self.below(4 * NAMES);
-        let ino = self.files.names.get(place).copied().flatten();
-        let maps = ino.map(|ino| self.files.get(ino).maps()).unwrap_or_default();
+        let maps = if place < NAMES { self.files.maps(place) } else { Vec::new() };
         match maps.last() {
             Some(map) => *map,
             None => self.any_chunk(),

@@ -10,8 +10,9 @@ use stdchk_net::Bytes;
 use stdchk_protect::{Assembly, BadFragments, Gathered};
 
 use super::client::{Place, Step};
-use super::content::{Number, chunk, content, id, list_of_root, make_the_chunk, name, named_by, shown};
-use super::files::{NAMES, name_of};
+use super::content::{Number, chunk, content, id, lies, make_the_chunk, name, shown};
+use super::files::name_of;
+use super::model::{Content, NAMES, Shown};
 use super::plant::Plant;
 use super::world::{MEMORIES, World};
 
@@ -29,31 +30,46 @@ impl World {
         }
     }
 
-    /// The roots of all versions that there are, by file.
-    pub fn roots(&mut self) -> Vec<(Ino, MapRoot)> {
-        let mut roots = Vec::new();
-        let inos: Vec<Ino> = self.files.files.keys().copied().collect();
-        for ino in inos {
-            let versions = match self.ask(ManagerRequest::Versions(ino)) {
-                Ok(ManagerReply::Versions(versions)) => versions,
-                Err(failure) if failure.code == ErrorCode::NotFound && !self.files.has_name(ino) => {
-                    self.files.files.remove(&ino);
-                    continue;
-                }
-                other => panic!("an answer to a question for the versions of {ino}: {other:?}"),
+    /// The versions of a file that are shown, the oldest first; `None`: the file is gone.
+    pub fn versions_of(&mut self, ino: Ino) -> Option<Vec<Shown>> {
+        let versions = match self.ask(ManagerRequest::Versions(ino)) {
+            Ok(ManagerReply::Versions(versions)) => versions,
+            Err(failure) if failure.code == ErrorCode::NotFound => return None,
+            other => panic!("an answer to a question for the versions of {ino}: {other:?}"),
+        };
+        let mut shown = Vec::new();
+        for VersionInfo { version: number, session, .. } in versions {
+            let found = self.version(ino, Some(number));
+            let Some((_, Some(root))) = found else {
+                panic!("version {number} of {ino} is listed: {found:?}")
             };
-            for version in versions {
-                if let Some((_, Some(root))) = self.version(ino, Some(version.version)) {
-                    roots.push((ino, root));
+            shown.push(Shown { number, session, lies: lies(&root) });
+        }
+        Some(shown)
+    }
+
+    /// All versions that there are: those that must be there, those that may be, and no others.
+    pub fn all_versions(&mut self) -> Vec<(Ino, Shown)> {
+        let mut all = Vec::new();
+        for ino in self.files.all() {
+            let (shown, has_name) = (self.versions_of(ino), self.files.has_name(ino));
+            match shown {
+                Some(shown) => {
+                    if has_name {
+                        self.files.judge(ino, &shown).unwrap_or_else(|why| panic!("{why}"));
+                    }
+                    all.extend(shown.into_iter().map(|one| (ino, one)));
                 }
+                None if has_name => panic!("file {ino} has a name, and is gone"),
+                None => self.files.gone(ino),
             }
         }
-        roots
+        all
     }
 
     /// The chunks that versions name.
     pub fn named(&mut self) -> BTreeSet<Number> {
-        self.roots().iter().flat_map(|(_, root)| named_by(root)).collect()
+        self.all_versions().iter().flat_map(|(_, one)| one.lies.needs()).collect()
     }
 
     /// After every event: names lead where they should, files are what they can be, and all that versions name is durable
@@ -87,24 +103,20 @@ impl World {
         };
         assert_eq!(found, self.files.names[place], "the file {}", name_of(place));
         let Some(ino) = found else { return };
-        let Some((_, root)) = self.version(ino, None) else { panic!("{ino} has a name and is not there") };
-        match root {
-            Some(root) => {
-                let own = self.unpacked(ino, &root);
-                let is_possible = own.iter().any(|own| self.files.get(ino).may_be(own));
-                let lists: Vec<_> = own.iter().map(|own| list_of_root(own).0).collect();
-                assert!(is_possible, "{ino} is one of {lists:?}, none of which it can be");
-            }
-            None => assert!(!self.files.get(ino).is_acknowledged, "{ino} was stored and holds nothing"),
-        }
+        let Some((info, root)) = self.version(ino, None) else { panic!("{ino} has a name and is not there") };
+        let newest = info.zip(root).map(|(info, root)| {
+            let VersionInfo { version: number, session, .. } = info;
+            Shown { number, session, lies: lies(&root) }
+        });
+        self.files.judge_newest(ino, newest.as_ref()).unwrap_or_else(|why| panic!("{why}"));
     }
 
     // --- when all is quiet
 
     /// A version was acknowledged. What of it is there as a commit asks for it is not to be lost with fewer benefactors from now on.
-    pub fn rests_on_memory_anew(&mut self, root: &MapRoot) {
+    pub fn rests_on_memory_anew(&mut self, content: &Content) {
         let holders = self.holders();
-        for number in named_by(root) {
+        for number in content.needs() {
             let at = holders.get(&number).into_iter().flatten();
             let (on_disks, in_memory): (Vec<_>, Vec<_>) =
                 at.partition(|(_, node)| self.nodes[*node].tier == Tier::Disk);
@@ -253,8 +265,8 @@ impl World {
 
     /// Reads every version as a reader does, and compares it byte for byte.
     pub fn read_all(&mut self) {
-        for (ino, root) in self.roots() {
-            for number in named_by(&root).difference(&self.lost.clone()).copied() {
+        for (ino, one) in self.all_versions() {
+            for number in one.lies.needs().difference(&self.lost.clone()).copied() {
                 let read = self.read_chunk(number);
                 assert!(read.as_deref() == Some(content(number)), "chunk {number} of {ino} can't be read");
             }

@@ -12,10 +12,10 @@ use stdchk_model::{
 use stdchk_protect::{Held, copies_in_memory, missing, suffices, taken};
 
 use super::content::{
-    self, LARGE_CHUNKS, LENGTH_MAX, Number, SMALL_CHUNKS, all_shown, encoding_of, id, name, named_by,
-    root_of, shown, stored,
+    self, LARGE_CHUNKS, LENGTH_MAX, Number, SMALL_CHUNKS, all_shown, encoding_of, id, lies, name, root_of,
+    shown, stored,
 };
-use super::files::NAMES;
+use super::model::{Content, NAMES};
 use super::node::Node;
 use super::packing::Packing;
 use super::plant::Plant;
@@ -153,13 +153,14 @@ impl Client {
         self.step = Step::Open;
     }
 
-    pub fn root(&self) -> MapRoot {
-        root_of(&self.list, self.manner.map_in_pool)
+    /// What it writes.
+    pub fn content(&self) -> Content {
+        Content { list: self.list.clone(), map_in_pool: self.manner.map_in_pool }
     }
 
     /// What it has to see to: all chunks that its version names and the one before didn't.
     fn needed(&self) -> Vec<Number> {
-        named_by(&self.root()).difference(&self.kept).copied().collect()
+        self.content().needs().difference(&self.kept).copied().collect()
     }
 
     fn state(&self) -> VersionState {
@@ -172,7 +173,7 @@ impl Client {
     /// The next request to the manager; `None`: the next thing is another.
     fn request(&self, folder: Ino, plant: Plant) -> Option<ManagerRequest> {
         let session = self.session;
-        let root = self.root();
+        let root = root_of(&self.content());
         Some(match self.step {
             Step::Open if self.ino == Ino(0) => {
                 ManagerRequest::OpenContainer { session, client: self.id, folder }
@@ -194,9 +195,9 @@ impl Client {
                 named: match &root {
                     MapRoot::Inline { .. } => Vec::new(),
                     MapRoot::Pieces { .. } if plant == Plant::NameLeftOut => {
-                        named_by(&root).into_iter().skip(1).map(id).collect()
+                        self.content().needs().into_iter().skip(1).map(id).collect()
                     }
-                    MapRoot::Pieces { .. } => named_by(&root).into_iter().map(id).collect(),
+                    MapRoot::Pieces { .. } => self.content().needs().into_iter().map(id).collect(),
                 },
                 root,
                 state: self.state(),
@@ -326,7 +327,7 @@ impl World {
     pub fn kill_client(&mut self, number: usize) {
         if self.clients[number].step != Step::Idle {
             self.note(format!("client {number} is killed"));
-            self.files.get(self.clients[number].ino).given_up(number);
+            self.files.given_up(self.clients[number].ino, number);
             self.sessions += 1;
             let id = ClientId((u128::from(self.sessions) << 64).to_be_bytes());
             self.clients[number].die(id);
@@ -352,17 +353,22 @@ impl World {
 
     fn client_sends(&mut self, number: usize) {
         let client = &self.clients[number];
-        let (ino, root, request) = (client.ino, client.root(), client.request(self.folder, self.plant));
+        let (ino, content) = (client.ino, client.content());
+        let (request, whose) = (client.request(self.folder, self.plant), (client.session, number));
+        let is_last = client.state() == VersionState::Closed;
         if let (Step::Move, Some(packing)) = (client.step, client.packing.clone()) {
-            self.asks_to_move(&packing, &root);
+            self.asks_to_move(&packing, &content);
         }
         let Some(request) = request else { return };
         self.note(format!("client {number} sends {}", short(&request)));
         if matches!(request, ManagerRequest::Commit { .. }) {
-            self.files.get(ino).asked_for(root.clone(), number);
+            self.files.asked_for(ino, whose, content.clone(), is_last);
             if self.plant == Plant::ToldBeforeCommitted {
-                self.files.get(ino).acknowledged(root, number);
+                self.files.told(ino, whose, &content);
             }
+        }
+        if matches!(request, ManagerRequest::CloseSession { .. }) {
+            self.files.closes(ino, whose.0);
         }
         self.clients[number].sent = Some(request);
     }
@@ -459,8 +465,8 @@ impl World {
             }
             (Step::Move, ManagerReply::Done) => {
                 client.step = Step::Close;
-                let (packing, root) = (client.packing.clone().unwrap(), client.root());
-                self.members_moved(number, &packing, &root);
+                let (packing, content) = (client.packing.clone().unwrap(), client.content());
+                self.members_moved(number, &packing, &content);
             }
             (Step::Commit, _) => self.committed(number),
             (Step::Close, _) => client.step = Step::Idle,
@@ -471,7 +477,7 @@ impl World {
     /// The client writes the first of its chunks over one of those that the file has.
     fn build_on(&mut self, number: usize, base: &MapRoot) {
         let (mut list, is_kept) = self.base_list(self.clients[number].ino, base);
-        self.clients[number].kept = if is_kept { named_by(base) } else { BTreeSet::new() };
+        self.clients[number].kept = if is_kept { lies(base).needs() } else { BTreeSet::new() };
         let chunk = self.clients[number].list[0];
         match self.below(LENGTH_MAX) {
             place if place < list.len() => list[place] = chunk,
@@ -484,11 +490,11 @@ impl World {
 
     fn committed(&mut self, number: usize) {
         let client = &mut self.clients[number];
-        let (ino, root, list) = (client.ino, client.root(), client.list.clone());
+        let (ino, content, session) = (client.ino, client.content(), client.session);
         client.step = Step::Close;
-        self.note(format!("client {number} is told that {ino} is {list:?}"));
-        self.files.get(ino).acknowledged(root.clone(), number);
-        self.rests_on_memory_anew(&root);
+        self.note(format!("client {number} is told that {ino} is {:?}", content.list));
+        self.files.told(ino, (session, number), &content);
+        self.rests_on_memory_anew(&content);
         if self.one_in(8) {
             // What was promised just now must be true already.
             let promised = &self.clients[number].secured;
@@ -507,7 +513,7 @@ impl World {
             self.clients[number].manner.commits_before -= 1;
             self.clients[number].step = Step::Ask;
             self.clients[number].list[0] = self.any_chunk();
-            self.build_on(number, &root);
+            self.build_on(number, &root_of(&content));
         }
     }
 
@@ -543,7 +549,7 @@ impl World {
             code => panic!("{code:?}: {}", failure.message),
         }
         let ino = client.ino;
-        self.files.get(ino).given_up(number);
+        self.files.given_up(ino, number);
     }
 
     fn client_puts(&mut self, number: usize) {

@@ -15,6 +15,7 @@ use stdchk_protect::Blocks;
 use stdchk_reduce::{Codec, Compressor, Effort};
 
 use super::decode::{self, Form};
+use super::model::{Content, Lies};
 
 /// Number of a chunk.
 pub type Number = u16;
@@ -261,11 +262,11 @@ pub fn name(block: &BlockId) -> Number {
     table().numbers[&block.chunk]
 }
 
-/// Where the map of a file of these chunks is: in its root, or in the pool.
-pub fn root_of(list: &[Number], in_pool: bool) -> MapRoot {
-    let number = map_number(list);
+/// The root of a file that is written like this.
+pub fn root_of(file: &Content) -> MapRoot {
+    let number = map_number(&file.list);
     let map = content(number);
-    match in_pool {
+    match file.map_in_pool {
         false => MapRoot::Inline { map: map.to_vec() },
         true => {
             let length = u32::try_from(map.len()).unwrap();
@@ -274,15 +275,21 @@ pub fn root_of(list: &[Number], in_pool: bool) -> MapRoot {
     }
 }
 
-/// The chunks of the file with this root, in the order of the file; and the chunk that its map is, if that lies in the pool.
-pub fn list_of_root(root: &MapRoot) -> (Vec<Number>, Option<Number>) {
-    match root {
-        MapRoot::Inline { map } => (list_of(table().numbers[&ChunkId::of(map)]), None),
-        MapRoot::Pieces { pieces, .. } => {
-            let number = table().numbers[&pieces[0].id];
-            (list_of(number), Some(number))
-        }
+/// Where a version with this root lies.
+pub fn lies(root: &MapRoot) -> Lies {
+    match root.in_container().unwrap() {
+        Some(place) => Lies::In { container: content_of_root(&place.container), file: place.file },
+        None => Lies::AsItIs(content_of_root(root)),
     }
+}
+
+/// What the file with this root was written as.
+pub fn content_of_root(root: &MapRoot) -> Content {
+    let (map, map_in_pool) = match root {
+        MapRoot::Inline { map } => (ChunkId::of(map), false),
+        MapRoot::Pieces { pieces, .. } => (pieces[0].id, true),
+    };
+    Content { list: list_of(table().numbers[&map]), map_in_pool }
 }
 
 /// Whether these blocks of one encoding make their chunk.
@@ -304,13 +311,4 @@ pub fn make_the_chunk(chunk: ChunkId, encoding: EncodingId, indices: &BTreeSet<u
     });
     KNOWN.lock().unwrap().insert(key, whole);
     whole
-}
-
-/// All chunks that a root needs: those of its container if it lies in one.
-pub fn named_by(root: &MapRoot) -> BTreeSet<Number> {
-    if let Some(place) = root.in_container().unwrap() {
-        return named_by(&place.container);
-    }
-    let (list, map) = list_of_root(root);
-    list.into_iter().chain(map).collect()
 }

@@ -1,92 +1,10 @@
-//! The files of a life as those who write them know them: what each may hold.
+//! What owners do with the files of a life: they make, rename and remove them, drop versions, and say how long sets live.
 
-use std::collections::BTreeMap;
+use stdchk_model::message::manager::{Change, Existing, FileKind, ManagerReply, ManagerRequest};
+use stdchk_model::{ErrorCode, Ino, OpId, Redundancy};
 
-use stdchk_model::message::manager::{Change, Existing, FileKind, ManagerReply, ManagerRequest, SetState};
-use stdchk_model::{Ino, MapRoot, Redundancy};
-
-use super::content::{Number, list_of_root, root_of};
+use super::model::NAMES;
 use super::world::World;
-
-/// Names that there are.
-pub const NAMES: usize = 4;
-
-/// Something that a file may hold.
-#[derive(Clone, Debug)]
-struct Possible {
-    root: MapRoot,
-    client: usize,
-    /// The client goes on asking for the commit.
-    is_asked_for: bool,
-}
-
-/// A file.
-#[derive(Clone, Default, Debug)]
-pub struct File {
-    possible: Vec<Possible>,
-    /// Somebody was told that it is stored.
-    pub is_acknowledged: bool,
-}
-
-impl File {
-    /// Whether the newest version may be this one.
-    pub fn may_be(&self, root: &MapRoot) -> bool {
-        self.possible.iter().any(|possible| possible.root == *root)
-    }
-
-    /// The chunks that maps of what it may be are, where these lie in the pool.
-    pub fn maps(&self) -> Vec<Number> {
-        self.possible.iter().filter_map(|possible| list_of_root(&possible.root).1).collect()
-    }
-
-    fn push(&mut self, root: MapRoot, client: usize, is_asked_for: bool) {
-        self.possible.push(Possible { root, client, is_asked_for });
-    }
-
-    /// The client asks for the commit of this.
-    pub fn asked_for(&mut self, root: MapRoot, client: usize) {
-        self.push(root, client, true);
-    }
-
-    /// The client gives up what it asked for, which may have been done all the same.
-    pub fn given_up(&mut self, client: usize) {
-        let own = self.possible.iter_mut().filter(|possible| possible.client == client);
-        own.for_each(|possible| possible.is_asked_for = false);
-    }
-
-    /// The client is told that the file holds this now. What others still ask for may come later.
-    pub fn acknowledged(&mut self, root: MapRoot, client: usize) {
-        self.possible.retain(|possible| possible.client != client && possible.is_asked_for);
-        self.push(root, client, false);
-        self.is_acknowledged = true;
-    }
-
-    /// Another file of which versions may be there got its place: if this one was never written, it is empty.
-    fn took_the_place_of_another(&mut self) {
-        if !self.is_acknowledged {
-            self.push(root_of(&[], false), usize::MAX, false);
-        }
-    }
-}
-
-/// All files.
-#[derive(Clone, Default, Debug)]
-pub struct Files {
-    pub files: BTreeMap<Ino, File>,
-    pub names: [Option<Ino>; NAMES],
-    /// The folder keeps its newest complete set only.
-    pub is_replaced: bool,
-}
-
-impl Files {
-    pub fn has_name(&self, ino: Ino) -> bool {
-        self.names.contains(&Some(ino))
-    }
-
-    pub fn get(&mut self, ino: Ino) -> &mut File {
-        self.files.entry(ino).or_default()
-    }
-}
 
 /// Names of two timesteps with two ranks each.
 pub fn name_of(place: usize) -> String {
@@ -101,7 +19,7 @@ impl World {
         }
         let ino = self.make(self.folder, &name_of(place), FileKind::File);
         self.files.names[place] = Some(ino);
-        self.files.get(ino);
+        self.files.named(ino);
         self.note(format!("{} is made, {ino}", name_of(place)));
         ino
     }
@@ -142,8 +60,11 @@ impl World {
         });
         self.files.names[to] = Some(moved);
         self.files.names[from] = replaced.filter(|_| exchange);
-        if replaced.is_some() && !exchange {
-            self.files.get(moved).took_the_place_of_another();
+        self.files.named(moved);
+        match replaced {
+            Some(replaced) if exchange => self.files.named(replaced),
+            Some(replaced) => self.files.took_the_place_of(moved, replaced),
+            None => {}
         }
     }
 
@@ -163,11 +84,34 @@ impl World {
         self.change(&Change::SetPolicy { ino: self.folder, pairs });
     }
 
-    /// The manager may have removed files of the first timestep, at this moment, if the second is complete.
+    /// An owner has an older version of a file dropped.
+    pub fn drop_version(&mut self) {
+        let place = self.below(NAMES);
+        let Some(ino) = self.files.names[place] else { return };
+        let shown = self.versions_of(ino).unwrap_or_default();
+        let Some(version) = self.files.may_drop(ino, &shown) else { return };
+        self.operations += 1;
+        let id = OpId(self.operations.to_be_bytes());
+        let answer = self.ask(ManagerRequest::Change { id, change: Change::DropVersion { ino, version } });
+        self.note(format!("version {version} of {ino} is to be dropped: {}", answer.is_ok()));
+        match answer {
+            Ok(_) => {
+                let session = shown.iter().find(|one| one.number == version).map(|one| one.session);
+                self.files.dropped(ino, session.unwrap());
+                let left = self.versions_of(ino).unwrap_or_default();
+                assert!(left.iter().all(|one| one.number != version), "{version} of {ino} was dropped");
+            }
+            // Its session has not ended yet as far as the manager knows.
+            Err(failure) => assert_eq!(failure.code, ErrorCode::Unavailable, "{failure:?}"),
+        }
+    }
+
+    /// The manager may have removed files of the first timestep at this moment, if the second is complete and younger.
     pub fn note_expired(&mut self) {
         if !self.files.is_replaced {
             return;
         }
+        let may_expire = self.files.may_expire();
         for place in 0..NAMES / 2 {
             let request = ManagerRequest::Lookup { parent: self.folder, name: name_of(place) };
             let Some(ino) = self.files.names[place].filter(|_| self.core.handle(request, self.now).is_err())
@@ -176,21 +120,14 @@ impl World {
             };
             self.note(format!("{} goes by its lifetime, {ino}", name_of(place)));
             self.files.names[place] = None;
-            let Ok(ManagerReply::Sets(sets)) = self.ask(ManagerRequest::Sets(self.folder)) else {
-                panic!("not an answer to a question for sets")
-            };
-            let is_there = sets.iter().any(|set| set.timestep == 2 && set.state == SetState::Complete);
-            assert!(is_there, "{} goes, and no newer set is complete", name_of(place));
+            assert!(may_expire, "{} goes, and no complete set is younger", name_of(place));
         }
     }
 
     /// At rest nothing is left that goes by its lifetime.
     pub fn check_expired(&mut self) {
-        let request = ManagerRequest::Fates { folder: self.folder, lifetime: None, done: false };
-        let Ok(ManagerReply::Fates(fates)) = self.ask(request) else {
-            panic!("not an answer to a question for the fates of sets")
-        };
-        assert!(fates.iter().all(|set| !set.goes), "sets stay that should go: {fates:?}");
+        let is_overdue = self.files.must_expire() && self.lost.is_empty();
+        assert!(!is_overdue, "sets stay that should go: {:?}", self.files);
     }
 
     pub fn any_redundancy(&mut self) -> Redundancy {

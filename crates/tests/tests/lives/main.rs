@@ -17,6 +17,7 @@ mod life;
 mod links;
 mod making;
 mod manager;
+mod model;
 mod node;
 mod packing;
 mod plant;

@@ -8,7 +8,7 @@ use stdchk_model::message::manager::{Change, ManagerReply, ManagerRequest};
 use stdchk_model::{BlockId, ErrorCode, Failure, OpId, PoolId, Redundancy};
 
 use super::content::{Number, name};
-use super::files::Files;
+use super::model::Files;
 use super::plant::Plant;
 use super::world::World;
 
@@ -150,9 +150,11 @@ impl World {
         }
         self.note("an older copy takes the place of the manager's store".to_owned());
         let Some(backup) = self.backup.take() else { return };
+        let named = self.named();
         self.stale = None;
         let newer = std::mem::replace(&mut self.disk, backup.store);
-        let files = std::mem::replace(&mut self.files, backup.files);
+        let files = self.files.clone();
+        self.files.set_back_to(backup.files);
         let _ended = self.begin_manager();
         for node in 0..self.nodes.len() {
             if self.nodes[node].is_up() {
@@ -166,7 +168,7 @@ impl World {
         let refused = self.core.collect(Cursor::Garbage(None), true, self.now);
         let refused = refused.is_err_and(|failure| failure.code == ErrorCode::Denied);
         if refused && self.below(2) == 0 {
-            return self.accept_older_store(backup.redundancy);
+            return self.accept_older_store(backup.redundancy, &named);
         }
         self.note("the newer store is put back".to_owned());
         (self.disk, self.files) = (newer, files);
@@ -175,12 +177,20 @@ impl World {
         assert!(refused, "nobody notices that the manager's store is an older copy");
     }
 
-    /// What was stored since the store was copied is given up. Chunks may be gone that versions need which were removed since.
-    fn accept_older_store(&mut self, redundancy: Redundancy) {
+    /// What was stored since the store was copied is given up. The copy was registered nowhere: chunks may be gone that only versions need
+    /// which were removed since. What versions named until now (`named`) is there.
+    fn accept_older_store(&mut self, redundancy: Redundancy, named: &BTreeSet<Number>) {
         self.note("what was stored since is given up".to_owned());
         assert_eq!(self.ask(ManagerRequest::AcceptOlderStore), Ok(ManagerReply::Done));
         self.redundancy = redundancy;
+        let lost_before = std::mem::take(&mut self.lost);
         self.lost = self.unreadable();
+        let missing: Vec<Number> = self.lost.intersection(named).copied().collect();
+        let is_spared = missing.iter().all(|number| lost_before.contains(number));
+        assert!(
+            is_spared,
+            "an older store is accepted, and {missing:?} are gone, which were there for the newer one"
+        );
         self.check();
         if self.below(2) == 0 {
             // Who remembers what was given up tells it once more.

@@ -8,7 +8,8 @@ use stdchk_model::message::manager::{
 use stdchk_model::{Ino, MapRoot, SessionId, Tier};
 
 use super::checks::true_distance;
-use super::content::{LENGTH_MAX, Number, list_of_root, named_by};
+use super::content::{LENGTH_MAX, Number, lies};
+use super::model::{Content, Lies};
 use super::plant::Plant;
 use super::world::World;
 
@@ -16,26 +17,25 @@ use super::world::World;
 #[derive(Clone, Debug)]
 pub struct Packing {
     timestep: u64,
-    /// Files with their versions, and what these held when they were packed.
-    members: Vec<(Ino, u64, MapRoot)>,
+    members: Vec<Member>,
     /// The container was committed.
     pub is_committed: bool,
 }
 
-/// A version that lies in a container, or may.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Moved {
+/// A version that is packed.
+#[derive(Clone, Debug)]
+struct Member {
     ino: Ino,
-    file: u32,
-    container: MapRoot,
-    /// What it was before.
-    own: MapRoot,
+    version: u64,
+    /// Which session committed it.
+    session: SessionId,
+    own: Content,
 }
 
 impl Packing {
     /// The step that moves the members into the container that `session` committed.
     pub fn step(&self, session: SessionId, folder: Ino) -> ManagerRequest {
-        let members = self.members.iter().map(|(ino, version, _)| (*ino, *version)).collect();
+        let members = self.members.iter().map(|member| (member.ino, member.version)).collect();
         let packed = PackedMembers { session, members };
         ManagerRequest::Aggregate { folder, timestep: self.timestep, containers: vec![packed] }
     }
@@ -54,10 +54,12 @@ impl World {
         let mut members = Vec::new();
         for member in &set.members {
             let request = ManagerRequest::OpenVersion { ino: member.ino, version: Some(member.version) };
-            let Ok(ManagerReply::Version { root: Some(root), .. }) = self.ask(request) else {
+            let Ok(ManagerReply::Version { info: Some(info), root: Some(root), .. }) = self.ask(request)
+            else {
                 panic!("a member of a complete set is not there")
             };
-            members.push((member.ino, member.version, root));
+            let Lies::AsItIs(own) = lies(&root) else { panic!("{info:?} lies in a container") };
+            members.push(Member { ino: member.ino, version: member.version, session: info.session, own });
         }
         let count = 1 + self.below(LENGTH_MAX);
         let list = (0..count).map(|_| self.any_chunk()).collect();
@@ -68,18 +70,16 @@ impl World {
     }
 
     /// The client asks for the step that moves the members of its set.
-    pub fn asks_to_move(&mut self, packing: &Packing, container: &MapRoot) {
-        for (file, (ino, _, own)) in (0..).zip(&packing.members) {
-            let moved = Moved { ino: *ino, file, container: container.clone(), own: own.clone() };
-            if !self.moved.contains(&moved) {
-                self.moved.push(moved);
-            }
+    pub fn asks_to_move(&mut self, packing: &Packing, container: &Content) {
+        for (file, member) in (0..).zip(&packing.members) {
+            self.files.asked_to_move(member.session, &member.own, container, file);
         }
         if self.plant == Plant::MembersGoBeforeTheyMoved {
-            let own: Vec<MapRoot> = packing.members.iter().map(|(.., own)| own.clone()).collect();
-            let all = self.roots().into_iter().map(|(_, root)| root);
-            let others: Vec<MapRoot> =
-                all.filter(|root| !own.contains(root)).chain([container.clone()]).collect();
+            let own: Vec<Lies> =
+                packing.members.iter().map(|member| Lies::AsItIs(member.own.clone())).collect();
+            let all = self.all_versions().into_iter().map(|(_, one)| one.lies);
+            let container = Lies::AsItIs(container.clone());
+            let others: Vec<Lies> = all.filter(|lies| !own.contains(lies)).chain([container]).collect();
             self.let_go_of(&own, &others);
         }
     }
@@ -88,7 +88,8 @@ impl World {
     pub fn has_moved(&mut self, number: usize) -> bool {
         let members =
             self.clients[number].packing.as_ref().map_or(Vec::new(), |packing| packing.members.clone());
-        let roots = members.into_iter().filter_map(|(ino, version, _)| self.version(ino, Some(version))?.1);
+        let roots =
+            members.into_iter().filter_map(|member| self.version(member.ino, Some(member.version))?.1);
         roots.collect::<Vec<_>>().iter().any(MapRoot::is_in_container)
     }
 
@@ -102,7 +103,7 @@ impl World {
             |one: &&BenefactorInfo| one.state == BenefactorState::Online && one.tier == Tier::Disk;
         let online = all.iter().filter(is_online).count();
         let (wanted, mut holders) = (self.redundancy.distance_with(online), self.holders());
-        for chunk in named_by(&self.clients[number].root()) {
+        for chunk in self.clients[number].content().needs() {
             let mut at = holders.remove(&chunk).unwrap_or_default();
             at.retain(|(_, node)| self.nodes[*node].tier == Tier::Disk);
             let reached = true_distance(&at, self.nodes.len());
@@ -115,27 +116,16 @@ impl World {
     }
 
     /// The client is told that the members of its set lie in its container.
-    pub fn members_moved(&mut self, number: usize, packing: &Packing, container: &MapRoot) {
+    pub fn members_moved(&mut self, number: usize, packing: &Packing, container: &Content) {
         self.note(format!("client {number} is told that timestep {} moved", packing.timestep));
-        for (file, (ino, version, _)) in (0..).zip(&packing.members) {
-            let Some((_, Some(root))) = self.version(*ino, Some(*version)) else { continue };
-            let place = root.in_container().unwrap();
-            let is_there = place.is_some_and(|place| place.container == *container && place.file == file);
-            assert!(is_there, "version {version} of {ino} moved, and is {root:?}");
+        for (file, member) in (0..).zip(&packing.members) {
+            self.files.told_to_have_moved(member.session, container, file);
         }
-    }
-
-    /// What a version holds whose root this is: its own chunks, or what it was before it moved into its container.
-    pub fn unpacked(&self, ino: Ino, root: &MapRoot) -> Vec<MapRoot> {
-        let Some(place) = root.in_container().unwrap() else { return vec![root.clone()] };
-        let is_it =
-            |moved: &&Moved| (moved.ino, moved.file, &moved.container) == (ino, place.file, &place.container);
-        self.moved.iter().filter(is_it).map(|moved| moved.own.clone()).collect()
     }
 
     /// The list of a file on which a client builds, and whether it finds the chunks of that in the pool.
     pub fn base_list(&self, ino: Ino, base: &MapRoot) -> (Vec<Number>, bool) {
-        let own = self.unpacked(ino, base);
-        (list_of_root(own.last().unwrap()).0, !base.is_in_container())
+        let own = self.files.unpacked(ino, &lies(base));
+        (own.last().unwrap().list.clone(), !base.is_in_container())
     }
 }

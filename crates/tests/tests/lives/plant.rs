@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use stdchk_model::{BlockId, MapRoot, Tier};
+use stdchk_model::{BlockId, Tier};
 use stdchk_protect::{Held, distance, missing};
 
-use super::content::{Number, id, named_by};
+use super::content::{Number, id};
+use super::model::Lies;
 use super::world::World;
 
 /// A mistake that is made on purpose.
@@ -199,15 +200,15 @@ impl World {
 
     /// Removes the chunks that containers alone need.
     pub fn let_containers_go(&mut self) {
-        let roots = self.roots().into_iter().map(|(_, root)| root);
-        let (packed, own): (Vec<_>, Vec<_>) = roots.partition(MapRoot::is_in_container);
+        let all = self.all_versions().into_iter().map(|(_, one)| one.lies);
+        let (packed, own): (Vec<_>, Vec<_>) = all.partition(|lies| matches!(lies, Lies::In { .. }));
         self.let_go_of(&packed, &own);
     }
 
-    /// Removes what `roots` need and `others` don't.
-    pub fn let_go_of(&mut self, roots: &[MapRoot], others: &[MapRoot]) {
-        let needed = |roots: &[MapRoot]| roots.iter().flat_map(named_by).collect::<BTreeSet<Number>>();
-        let go: BTreeSet<Number> = needed(roots).difference(&needed(others)).copied().collect();
+    /// Removes what `versions` need and `others` don't.
+    pub fn let_go_of(&mut self, versions: &[Lies], others: &[Lies]) {
+        let needed = |all: &[Lies]| all.iter().flat_map(Lies::needs).collect::<BTreeSet<Number>>();
+        let go: BTreeSet<Number> = needed(versions).difference(&needed(others)).copied().collect();
         let keep = self.holders().into_keys().filter(|number| !go.contains(number)).collect();
         self.delete_all_but(&keep);
     }

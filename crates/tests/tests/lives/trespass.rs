@@ -8,7 +8,8 @@ use stdchk_model::message::manager::{Change, Existing, ManagerRequest};
 use stdchk_model::{ErrorCode, OpId, User};
 
 use super::client::Step;
-use super::files::{NAMES, name_of};
+use super::files::name_of;
+use super::model::NAMES;
 use super::plant::Plant;
 use super::world::World;
 

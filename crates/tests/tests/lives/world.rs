@@ -13,10 +13,9 @@ use tokio::runtime::Runtime;
 use super::adversaries::{self, Adversary};
 use super::client::{Client, Step};
 use super::content::{Number, REDUNDANCIES};
-use super::files::Files;
 use super::manager::{Backup, load};
+use super::model::Files;
 use super::node::Node;
-use super::packing::Moved;
 use super::plant::Plant;
 use super::stale::Stale;
 
@@ -58,8 +57,6 @@ pub struct World {
     pub in_memory: BTreeSet<BenefactorId>,
     /// How often each chunk was lost in memory since a version with it was acknowledged of which enough was there.
     pub lost_in_memory: BTreeMap<Number, usize>,
-    /// Versions that lie in containers, or may.
-    pub moved: Vec<Moved>,
     /// A manager that stood still while another one took over, and believes that it leads.
     pub stale: Option<Stale>,
     /// Messages of connections that are gone, which the manager has not read.
@@ -126,7 +123,6 @@ impl World {
             lost: BTreeSet::new(),
             in_memory: BTreeSet::new(),
             lost_in_memory: BTreeMap::new(),
-            moved: Vec::new(),
             stale: None,
             strays: Vec::new(),
             seen: None,
@@ -268,7 +264,7 @@ impl World {
 
     pub fn event(&mut self) {
         let (node, client) = (self.below(self.nodes.len()), self.below(self.clients.len()));
-        match self.below(if self.adversaries.is_empty() { 125 } else { 132 }) {
+        match self.below(if self.adversaries.is_empty() { 127 } else { 134 }) {
             0..40 => self.client_event(client),
             40..58 => self.link(node),
             58..61 => self.delete(node),
@@ -304,7 +300,8 @@ impl World {
             119 | 120 => self.late_orders_come(),
             121 | 122 => self.trespass(node, client),
             123 | 124 => self.owner_works(node),
-            125..132 => self.adversary(),
+            125 | 126 => self.drop_version(),
+            127..134 => self.adversary(),
             _ => unreachable!("that is all that happens"),
         }
     }
