@@ -5,6 +5,7 @@
 
 use super::content::{self, LARGE_CHUNKS, MADE_UP_CODES, MadeUp, MakeUp, Number, SMALL_CHUNKS, shown};
 use super::model::NAMES;
+use super::plant::Plant;
 use super::world::World;
 
 /// Somebody of ill will.
@@ -14,17 +15,46 @@ pub enum Adversary {
     MakesUpEncodings,
     /// A client stores an encoding of which the data fragments are good, and the parity fragments made up.
     MakesUpParity,
+    /// A benefactor registers with a moment of the manager's history that never was.
+    LiesOfHistory,
+    /// A benefactor registers with a term that no manager has had.
+    LiesOfTerms,
+    /// A benefactor asks to follow a journal that never was.
+    LiesOfJournal,
+    /// A benefactor lists blocks that it hasn't, of lengths that may be absurd.
+    ClaimsBlocks,
+    /// A benefactor says that it has absurdly much room, or absurdly many or few blocks.
+    LiesOfLoad,
+    /// A benefactor says that others don't take what it was to copy to them.
+    LiesOfFailures,
 }
 
 impl Adversary {
-    pub const ALL: [Self; 2] = [Self::MakesUpEncodings, Self::MakesUpParity];
+    pub const ALL: [Self; 8] = [
+        Self::MakesUpEncodings,
+        Self::MakesUpParity,
+        Self::LiesOfHistory,
+        Self::LiesOfTerms,
+        Self::LiesOfJournal,
+        Self::ClaimsBlocks,
+        Self::LiesOfLoad,
+        Self::LiesOfFailures,
+    ];
+
+    /// Whether it is a benefactor, not a client.
+    pub fn is_benefactor(self) -> bool {
+        !matches!(self, Self::MakesUpEncodings | Self::MakesUpParity)
+    }
 }
 
 /// Those that every life has.
 const USUAL: [Adversary; 0] = [];
 
 /// Who takes part in the lives of this run.
-pub fn in_this_run() -> Vec<Adversary> {
+pub fn in_this_run(plant: Plant) -> Vec<Adversary> {
+    if plant == Plant::MadeUpFragmentsCount {
+        return vec![Adversary::MakesUpEncodings];
+    }
     let Ok(names) = std::env::var("STDCHK_ADVERSARIES") else { return USUAL.to_vec() };
     let named = |adversary: &Adversary| {
         names.split(',').any(|name| name == "all" || *name == format!("{adversary:?}"))
@@ -39,6 +69,7 @@ impl World {
         match self.adversaries[which] {
             Adversary::MakesUpEncodings => self.stores_made_up(MakeUp::Content),
             Adversary::MakesUpParity => self.stores_made_up(MakeUp::Parity),
+            lie => self.lies_of(lie),
         }
     }
 

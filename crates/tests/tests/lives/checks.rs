@@ -85,6 +85,7 @@ impl World {
         let gone: Vec<Number> =
             unreadable.iter().copied().filter(|number| losses(number) >= to_usize(MEMORIES)).collect();
         self.lost.extend(gone);
+        self.forgive_what_a_liar_had(&unreadable);
         if let Some(number) = unreadable.difference(&self.lost).next() {
             let at = self.holders().remove(number).unwrap_or_default();
             panic!("a version names chunk {number}, of which only this is durable: {}", self.shown_at(&at));
@@ -92,6 +93,18 @@ impl World {
         for node in &self.nodes {
             assert!(node.keeps_within_its_donation(), "{:?} takes more than it was given", node.id);
         }
+    }
+
+    /// What can't be read of what versions name, and never could since they name it, was at a benefactor of ill will alone, by its word.
+    /// Whatever could be read once must stay so, whatever that one says.
+    fn forgive_what_a_liar_had(&mut self, unreadable: &BTreeSet<Number>) {
+        if !self.adversaries.iter().any(|one| one.is_benefactor()) {
+            return;
+        }
+        let named = self.named();
+        self.lost.extend(unreadable.difference(&self.readable).copied());
+        self.readable.extend(named.difference(unreadable));
+        self.readable.retain(|number| named.contains(number));
     }
 
     fn check_name(&mut self, place: usize) {
@@ -132,6 +145,7 @@ impl World {
         self.calm = true;
         self.note("all is quiet".to_owned());
         self.strays.clear();
+        self.lies_end();
         self.nodes.iter_mut().for_each(|node| node.lies.clear());
         // What survives a loss waits for those that are busy for as long as they are.
         self.nodes.iter().filter(|node| node.is_up()).for_each(|node| node.is_loaded(0.0));
@@ -214,7 +228,7 @@ impl World {
     pub fn holders(&self) -> BTreeMap<Number, BTreeSet<(BlockId, usize)>> {
         let mut holders: BTreeMap<Number, BTreeSet<(BlockId, usize)>> = BTreeMap::new();
         for (at, node) in self.nodes.iter().enumerate() {
-            for block in node.blocks() {
+            for block in node.disk.blocks() {
                 holders.entry(name(&block)).or_default().insert((block, at));
             }
         }

@@ -16,6 +16,7 @@ use stdchk_reduce::{Codec, Compressor, Effort};
 
 use super::decode::{self, Form};
 use super::model::{Content, Lies};
+use super::segments::{Key, Record};
 
 /// Number of a chunk.
 pub type Number = u16;
@@ -292,7 +293,19 @@ pub fn content_of_root(root: &MapRoot) -> Content {
     Content { list: list_of(table().numbers[&map]), map_in_pool }
 }
 
-/// Whether these blocks of one encoding make their chunk.
+/// What was found on disks, in all lives. The hash of a block's bytes is in its identity.
+static SEEN: Mutex<BTreeMap<Key, (Form, Vec<u8>)>> = Mutex::new(BTreeMap::new());
+
+/// The block of a record that was found on a disk.
+pub fn seen(record: &Record) -> BlockId {
+    let (name, (data, parity), tag, index) = record.key;
+    let mut seen = SEEN.lock().unwrap();
+    seen.entry(record.key).or_insert_with(|| (record.form.clone(), record.stored.clone()));
+    let code = Code::from_number(u16::from_be_bytes([data, parity])).unwrap();
+    BlockId { chunk: ChunkId(name), encoding: EncodingId { code, tag }, index }
+}
+
+/// Whether these blocks of one encoding, which were found on disks, make their chunk.
 pub fn make_the_chunk(chunk: ChunkId, encoding: EncodingId, indices: &BTreeSet<u8>) -> bool {
     static KNOWN: Mutex<BTreeMap<(ChunkId, EncodingId, u32), bool>> = Mutex::new(BTreeMap::new());
     let set = indices.iter().fold(0, |set, index| set | 1 << index);
@@ -300,15 +313,12 @@ pub fn make_the_chunk(chunk: ChunkId, encoding: EncodingId, indices: &BTreeSet<u
     if let Some(known) = KNOWN.lock().unwrap().get(&key) {
         return *known;
     }
-    let block = |index: &u8| BlockId { chunk, encoding, index: *index };
-    let blocks: Vec<(u8, &[u8])> = indices.iter().map(|index| (*index, stored(&block(index)))).collect();
-    let whole = indices.first().is_some_and(|first| {
-        let Encoding { codec, cipher, plain_length, encoded_length, code, .. } =
-            self::encoding(&block(first));
-        let form =
-            Form { codec, cipher, plain_length, encoded_length, data: code.data(), parity: code.parity() };
-        decode::any(&chunk.0, &form, &blocks)
-    });
+    let seen = SEEN.lock().unwrap();
+    let code = (encoding.code.data(), encoding.code.parity());
+    let found: Vec<(u8, &(Form, Vec<u8>))> =
+        indices.iter().map(|index| (*index, &seen[&(chunk.0, code, encoding.tag, *index)])).collect();
+    let blocks: Vec<(u8, &[u8])> = found.iter().map(|(index, (_, stored))| (*index, &stored[..])).collect();
+    let whole = found.first().is_some_and(|(_, (form, _))| decode::any(&chunk.0, form, &blocks));
     KNOWN.lock().unwrap().insert(key, whole);
     whole
 }

@@ -1,11 +1,16 @@
 //! The disk of a benefactor: what is on it, what of that survives a loss of power, and what such a loss leaves of the rest.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use stdchk_model::BlockId;
 use tempfile::TempDir;
+
+use super::content;
+use super::segments::{self, Record};
 
 /// Unit in which a store writes, bytes.
 const UNIT: usize = 4096;
@@ -21,6 +26,10 @@ pub struct Disk {
     place: TempDir,
     /// What a loss of power leaves at least.
     durable: Files,
+    /// The records of durable segments, as far as they were read since these changed.
+    records: RefCell<BTreeMap<PathBuf, Vec<Record>>>,
+    /// The blocks that these records say are there.
+    blocks: RefCell<Option<BTreeSet<BlockId>>>,
     /// What was there once.
     old: Files,
     /// Segments that there were when the present life of the store began; `None`: it has made one of its own.
@@ -63,7 +72,14 @@ fn write_sparse(path: &Path, bytes: &[u8]) {
 
 impl Disk {
     pub fn new() -> Self {
-        Self { place: place(), durable: Files::new(), old: Files::new(), before: None }
+        Self {
+            place: place(),
+            durable: Files::new(),
+            records: RefCell::default(),
+            blocks: RefCell::default(),
+            old: Files::new(),
+            before: None,
+        }
     }
 
     /// The benefactor's directory.
@@ -116,6 +132,8 @@ impl Disk {
         if let Some(first) = self.names(SEGMENTS).difference(before).next() {
             let mut head = vec![0; UNIT];
             File::open(self.path().join(first)).unwrap().read_exact_at(&mut head, 0).unwrap();
+            self.records.get_mut().remove(first);
+            self.blocks.take();
             self.durable.insert(first.clone(), head);
             self.before = None;
         }
@@ -123,7 +141,32 @@ impl Disk {
 
     /// All that is written is durable.
     pub fn keep_all(&mut self) {
-        self.durable = self.read_all();
+        let all = self.read_all();
+        self.records.get_mut().retain(|name, _| all.get(name) == self.durable.get(name));
+        self.durable = all;
+        self.blocks.take();
+    }
+
+    /// The blocks that survive a loss of power, by what is on the disk.
+    pub fn blocks(&self) -> BTreeSet<BlockId> {
+        self.blocks.borrow_mut().get_or_insert_with(|| self.read_blocks()).clone()
+    }
+
+    fn read_blocks(&self) -> BTreeSet<BlockId> {
+        let mut known = self.records.borrow_mut();
+        let names = self.durable.iter().filter(|(name, _)| name.starts_with(SEGMENTS));
+        let mut unread = names.filter(|(name, _)| !known.contains_key(*name)).peekable();
+        if unread.peek().is_some() {
+            let heads = self.durable.values().filter_map(|bytes| segments::head(bytes));
+            let any_key = heads.map(|(key, _)| key).next();
+            for (name, bytes) in unread.collect::<Vec<_>>() {
+                let number = name.file_stem().unwrap().to_str().unwrap().parse().unwrap();
+                let key = segments::head(bytes).map(|(key, _)| key).or(any_key);
+                let records = key.map(|key| segments::records(bytes, &key, number));
+                known.insert(name.clone(), records.unwrap_or_default());
+            }
+        }
+        segments::blocks(known.values().flatten()).into_values().map(content::seen).collect()
     }
 
     /// What the benefactor remembers is durable.
@@ -169,13 +212,18 @@ impl Disk {
     }
 
     /// Flips a bit in the middle of `content` wherever that is; false if it is nowhere.
-    pub fn flip(&self, content: &[u8]) -> bool {
+    pub fn flip(&mut self, content: &[u8]) -> bool {
         let mut found = false;
         for (name, bytes) in self.read(SEGMENTS) {
             let at = bytes.windows(content.len()).position(|window| window == content);
             if let Some(at) = at.map(|at| at + content.len() / 2) {
-                let file = File::options().write(true).open(self.path().join(name)).unwrap();
+                let file = File::options().write(true).open(self.path().join(&name)).unwrap();
                 file.write_all_at(&[bytes[at] ^ 1], at as u64).unwrap();
+                if let Some(byte) = self.durable.get_mut(&name).and_then(|durable| durable.get_mut(at)) {
+                    *byte = bytes[at] ^ 1;
+                    self.records.get_mut().remove(&name);
+                    self.blocks.take();
+                }
                 found = true;
             }
         }

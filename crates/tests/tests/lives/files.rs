@@ -4,6 +4,7 @@ use stdchk_model::message::manager::{Change, Existing, FileKind, ManagerReply, M
 use stdchk_model::{ErrorCode, Ino, OpId, Redundancy};
 
 use super::model::NAMES;
+use super::plant::Plant;
 use super::world::World;
 
 /// Names of two timesteps with two ranks each.
@@ -78,7 +79,8 @@ impl World {
     /// The folder keeps its newest complete set only, or all again.
     pub fn set_lifetime(&mut self) {
         self.files.is_replaced ^= true;
-        let lifetime = if self.files.is_replaced { "replace:1" } else { "keep" };
+        let is_told = self.files.is_replaced && self.plant != Plant::SetsStay;
+        let lifetime = if is_told { "replace:1" } else { "keep" };
         self.note(format!("the folder's lifetime is {lifetime}"));
         let pairs = vec![("lifetime".to_owned(), lifetime.to_owned())];
         self.change(&Change::SetPolicy { ino: self.folder, pairs });

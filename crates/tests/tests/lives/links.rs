@@ -13,9 +13,13 @@ use super::world::World;
 
 impl World {
     pub fn connect(&mut self, node: usize) {
-        let registration = self.nodes[node].registration();
-        let ManagerReply::Registered { id, moment, registration, term, .. } = self.ask(registration).unwrap()
-        else {
+        let answer = self.ask(self.nodes[node].registration());
+        if let Err(failure) = &answer
+            && self.nodes[node].lies_to_manager.is_ill()
+        {
+            return self.note(format!("a benefactor that lies may not register: {}", failure.message));
+        }
+        let ManagerReply::Registered { id, moment, registration, term, .. } = answer.unwrap() else {
             panic!("not an answer to a registration")
         };
         let is_new_life = !std::mem::replace(&mut self.nodes[node].was_connected, true);

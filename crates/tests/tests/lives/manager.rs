@@ -165,6 +165,10 @@ impl World {
             self.long_time();
             self.collect_all();
         }
+        if self.plant == Plant::CollectsWhileSetBack {
+            let older = self.named();
+            self.delete_all_but(&older.difference(&named).copied().collect());
+        }
         let refused = self.core.collect(Cursor::Garbage(None), true, self.now);
         let refused = refused.is_err_and(|failure| failure.code == ErrorCode::Denied);
         if refused && self.below(2) == 0 {
@@ -208,6 +212,9 @@ impl World {
                 self.delete_all_but(&named);
             }
             Plant::SweepIgnoresContainers => self.let_containers_go(),
+            Plant::MadeUpFragmentsCount => self.trim_what_fragments_make(),
+            Plant::OlderVersionsGo => self.drop_the_oldest(),
+            Plant::SetsGoTooSoon => self.let_a_set_go(),
             Plant::EncodingsAddUp | Plant::FragmentsCountAsCopies => self.trim_too_much(),
             Plant::SweepOfWhatIsYounger => match self.seen.take() {
                 Some(named) => self.delete_all_but(&named),

@@ -329,8 +329,10 @@ impl Files {
             Lies::AsItIs(content) => return vec![content.clone()],
             Lies::In { container, file } => (container, *file),
         };
-        let sessions: BTreeSet<SessionId> =
-            self.files.get(&ino).into_iter().flat_map(File::all).map(|version| version.session).collect();
+        let file = self.files.get(&ino);
+        let all = file.into_iter().flat_map(File::all).map(|version| version.session);
+        let empty = file.and_then(|file| file.empty_since).map(|_| SessionId::default());
+        let sessions: BTreeSet<SessionId> = all.chain(empty).collect();
         let moves = self.moves.iter().filter(|one| sessions.contains(&one.session));
         let moves = moves.filter(|one| one.container == *container && one.file == file);
         moves.map(|one| one.own.clone()).collect()
@@ -373,9 +375,9 @@ impl Files {
     }
 
     fn judge_one(&self, file: &File, one: &Shown) -> Result<(), &'static str> {
-        let empty = Lies::AsItIs(Content { list: Vec::new(), map_in_pool: false });
         if one.session == SessionId::default() {
-            let may_be_empty = file.empty_since.is_some() && one.lies == empty;
+            let is_empty = self.own(one).iter().any(|own| own.list.is_empty());
+            let may_be_empty = file.empty_since.is_some() && is_empty;
             return if may_be_empty { Ok(()) } else { Err("is of no session") };
         }
         let Some(version) = file.all().find(|version| version.session == one.session) else {

@@ -24,6 +24,7 @@ use tokio::runtime::Runtime;
 
 use super::content::{self, Number};
 use super::disk::Disk;
+use super::false_words::Lies;
 use super::plant::Plant;
 
 /// Segments are full soon, so that there are some.
@@ -88,6 +89,8 @@ pub struct Node {
     pub copies_failed: Vec<FailedCopy>,
     /// Blocks under whose names it serves the bytes of another.
     pub lies: BTreeMap<BlockId, BlockId>,
+    /// What it says to the manager that isn't so.
+    pub lies_to_manager: Lies,
     durable_sequence: u64,
     /// What it had when it stopped.
     had: BTreeSet<BlockId>,
@@ -131,6 +134,7 @@ impl Node {
             works: VecDeque::new(),
             copies_failed: Vec::new(),
             lies: BTreeMap::new(),
+            lies_to_manager: Lies::default(),
             durable_sequence: 0,
             had: BTreeSet::new(),
             ever: BTreeSet::new(),
@@ -467,7 +471,11 @@ impl Node {
         let has_plenty = room >= PLENTY_BYTES - FLOOR_BYTES && load.free_bytes > 0;
         let free_bytes = if has_plenty { room.saturating_sub(load.used_bytes) } else { load.free_bytes };
         let owed_bytes = if self.plant == Plant::OwesNothing { 0 } else { load.owed_bytes };
-        let blocks = load.blocks + self.hidden;
+        // What it claims, it counts.
+        let blocks = load.blocks + self.hidden + self.lies_to_manager.claims.len() as u64;
+        if let Some((free_bytes, blocks)) = self.lies_to_manager.load {
+            return BenefactorLoad { free_bytes, blocks, ..load };
+        }
         BenefactorLoad { donated_bytes: self.donated_bytes, free_bytes, blocks, owed_bytes, ..load }
     }
 
@@ -530,16 +538,19 @@ impl Node {
     pub fn registration(&self) -> ManagerRequest {
         let service = self.service.as_ref().unwrap();
         let remembered = self.remembered().filter(|_| self.plant != Plant::SetBackUnnoticed);
+        let lies = &self.lies_to_manager;
+        let term = service.memory().term();
+        let beyond = |term: Term| Term { number: term.number.saturating_add(lies.term_beyond), ..term };
         let registration = Registration {
             id: self.id,
             incarnation: service.incarnation(),
             address: self.address.clone(),
             pid: 1,
             load: self.load(),
-            remembered,
+            remembered: lies.moment.or(remembered),
             put_sequence: self.store().put_sequence(),
             receipt_key: service.receipt_key().clone(),
-            term: service.memory().term(),
+            term: term.map(beyond),
             machine: None,
             labels: Vec::new(),
             tier: if self.plant == Plant::MemoryIsCalledDisk { Tier::Disk } else { self.tier },
@@ -574,6 +585,7 @@ impl Node {
         self.sync();
         let (put_sequence, mut all) = self.store().inventory();
         self.mix_up(&mut all);
+        all.extend(self.lies_to_manager.claims.iter().cloned());
         // In an order that each life of a seed has.
         all.sort_by_key(|stored| stored.block);
         let mut parts: Vec<Vec<_>> = all.chunks(2).map(<[_]>::to_vec).collect();
@@ -613,6 +625,8 @@ impl Node {
         }
         let mut changes = changes?;
         self.mix_up(&mut changes.added);
+        changes.added.extend(self.lies_to_manager.claims.iter().cloned());
+        self.copies_failed.extend(self.lies_to_manager.failures.iter().cloned());
         changes.added.sort_by_key(|stored| stored.block);
         changes.removed.sort();
         if self.plant == Plant::PhantomsAreKept {
@@ -650,7 +664,7 @@ impl Node {
     }
 }
 
-fn stored(block: BlockId) -> StoredBlock {
+pub fn stored(block: BlockId) -> StoredBlock {
     let stored_length = u32::try_from(content::stored(&block).len()).unwrap();
     StoredBlock { block, plain_length: content::encoding(&block).plain_length, stored_length }
 }

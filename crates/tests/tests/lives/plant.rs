@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use stdchk_model::{BlockId, Tier};
+use stdchk_model::message::manager::{Change, ManagerRequest};
+use stdchk_model::{BlockId, OpId, Tier};
 use stdchk_protect::{Held, distance, missing};
 
 use super::content::{Number, id};
+use super::files::name_of;
 use super::model::Lies;
 use super::world::World;
 
@@ -94,6 +96,17 @@ pub enum Plant {
     /// Trimming takes each fragment for a copy.
     FragmentsCountAsCopies,
 
+    /// Somebody drops versions that nobody asked to be dropped.
+    OlderVersionsGo,
+    /// Sets go by a lifetime before a younger one is complete.
+    SetsGoTooSoon,
+    /// Sets stay that a lifetime lets go.
+    SetsStay,
+    /// What a newer store names is collected while an older one is in its place.
+    CollectsWhileSetBack,
+    /// Trimming counts the fragments of an encoding that somebody made up.
+    MadeUpFragmentsCount,
+
     // --- while two managers believe that they lead
     /// The store takes what a manager writes that leads no more.
     FenceIsOpen,
@@ -124,7 +137,7 @@ pub enum Plant {
 }
 
 impl Plant {
-    pub const ALL: [Self; 48] = [
+    pub const ALL: [Self; 53] = [
         Self::ReceiptWithoutSync,
         Self::DurablePutWithoutSync,
         Self::KnownPutIsBelieved,
@@ -162,6 +175,11 @@ impl Plant {
         Self::OneFragmentTooFew,
         Self::EncodingsAddUp,
         Self::FragmentsCountAsCopies,
+        Self::OlderVersionsGo,
+        Self::SetsGoTooSoon,
+        Self::SetsStay,
+        Self::CollectsWhileSetBack,
+        Self::MadeUpFragmentsCount,
         Self::FenceIsOpen,
         Self::DeposedAnswers,
         Self::LesserTermObeyed,
@@ -195,6 +213,53 @@ impl World {
                     self.nodes[node].remove(&[block], sequence);
                 }
             }
+        }
+    }
+
+    /// A trimming that asks nobody who made a fragment.
+    pub fn trim_what_fragments_make(&mut self) {
+        for blocks in self.holders().into_values() {
+            let is_enough = |(block, _): &&(BlockId, usize)| {
+                let own = blocks.iter().filter(|(other, _)| other.encoding == block.encoding);
+                let own: BTreeSet<u8> = own.map(|(other, _)| other.index).collect();
+                !block.encoding.code.is_copy() && own.len() >= usize::from(block.encoding.code.data())
+            };
+            if blocks.iter().any(|block| is_enough(&block)) {
+                self.remove_copies(&blocks);
+            }
+        }
+    }
+
+    fn remove_copies(&mut self, blocks: &BTreeSet<(BlockId, usize)>) {
+        for (block, node) in blocks.iter().filter(|(block, _)| block.encoding.code.is_copy()) {
+            if self.nodes[*node].is_up() {
+                let sequence = self.nodes[*node].put_sequence();
+                self.nodes[*node].remove(&[*block], sequence);
+            }
+        }
+    }
+
+    /// Drops the oldest version of a file that has several.
+    pub fn drop_the_oldest(&mut self) {
+        for ino in self.files.names.into_iter().flatten() {
+            let shown = self.versions_of(ino).unwrap_or_default();
+            if let [oldest, _, ..] = &shown[..] {
+                let change = Change::DropVersion { ino, version: oldest.number };
+                self.operations += 1;
+                let id = OpId(self.operations.to_be_bytes());
+                let _nobody_asked = self.ask(ManagerRequest::Change { id, change });
+            }
+        }
+    }
+
+    /// Removes a file of the first timestep.
+    pub fn let_a_set_go(&mut self) {
+        let name = (0..2).find(|place| self.files.names[*place].is_some()).map(name_of);
+        if let Some(name) = name.filter(|_| self.files.is_replaced) {
+            self.operations += 1;
+            let id = OpId(self.operations.to_be_bytes());
+            let change = Change::Unlink { parent: self.folder, name };
+            let _nobody_asked = self.ask(ManagerRequest::Change { id, change });
         }
     }
 

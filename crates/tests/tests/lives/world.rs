@@ -63,6 +63,8 @@ pub struct World {
     pub strays: Vec<ManagerRequest>,
     /// What versions named when a planted mistake looked.
     pub seen: Option<BTreeSet<Number>>,
+    /// The chunks that could be read since versions name them, in lives with a benefactor of ill will.
+    pub readable: BTreeSet<Number>,
     /// Those of ill will who take part.
     pub adversaries: Vec<Adversary>,
     /// Nothing goes wrong any more.
@@ -126,7 +128,8 @@ impl World {
             stale: None,
             strays: Vec::new(),
             seen: None,
-            adversaries: adversaries::in_this_run(),
+            readable: BTreeSet::new(),
+            adversaries: adversaries::in_this_run(plant),
             calm: true,
             history: VecDeque::new(),
             hash: blake3::Hasher::new(),

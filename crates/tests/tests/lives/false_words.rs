@@ -1,0 +1,106 @@
+//! A benefactor of ill will: it says what isn't so, in any message to the manager, until all comes to rest. Then it says what is so.
+//!
+//! What lies on its disk is there, and it obeys orders: what it says is the lie. Nobody else may lose anything by it. What it alone was
+//! believed to have when a version was committed is lost with its word ([`World::check`]): that is no more than its disk could lose.
+
+use stdchk_model::message::benefactor::FailedCopy;
+use stdchk_model::message::manager::{Moment, StoredBlock};
+use stdchk_model::{BlockId, EncodingId};
+
+use super::adversaries::Adversary;
+use super::content::{self, id};
+use super::world::World;
+
+/// The place of the benefactor that lies, in lives that have one.
+const LIAR: usize = 1;
+
+/// What a benefactor says that isn't so.
+#[derive(Clone, Default, Debug)]
+pub struct Lies {
+    /// The moment of the manager's history that it remembers.
+    pub moment: Option<Moment>,
+    /// How much greater the term is that it has heard of.
+    pub term_beyond: u64,
+    /// Blocks that it has, as it says.
+    pub claims: Vec<StoredBlock>,
+    /// How many bytes are free, and how many blocks it has.
+    pub load: Option<(u64, u64)>,
+    /// What others could not take from it.
+    pub failures: Vec<FailedCopy>,
+}
+
+impl Lies {
+    /// Whether it says anything that isn't so.
+    pub fn is_ill(&self) -> bool {
+        self.moment.is_some() || self.term_beyond > 0 || self.load.is_some() || !self.claims.is_empty()
+    }
+}
+
+impl World {
+    /// The benefactor of ill will begins to say something that isn't so.
+    pub fn lies_of(&mut self, what: Adversary) {
+        let absurd = [0, 1, u64::from(u32::MAX), 1 << 40, u64::MAX];
+        match what {
+            Adversary::LiesOfHistory => {
+                let start = if self.below(2) == 0 { self.next() } else { self.below(8) as u64 };
+                let commit = [0, 1, 1 << 20, u64::MAX - 1, u64::MAX][self.below(5)];
+                self.nodes[LIAR].lies_to_manager.moment = Some(Moment { start, commit });
+            }
+            Adversary::LiesOfTerms => {
+                self.nodes[LIAR].lies_to_manager.term_beyond = absurd[self.below(absurd.len())];
+            }
+            Adversary::LiesOfJournal => return self.lies_of_journal(),
+            Adversary::ClaimsBlocks => return self.claims_blocks(),
+            Adversary::LiesOfLoad => {
+                let load = (absurd[self.below(absurd.len())], absurd[self.below(absurd.len())]);
+                self.nodes[LIAR].lies_to_manager.load = Some(load);
+            }
+            Adversary::LiesOfFailures => {
+                let (chunk, to) = (id(self.any_chunk()), self.below(self.nodes.len()));
+                let to = self.nodes[to].id.filter(|_| to != LIAR);
+                self.nodes[LIAR].lies_to_manager.failures.push(FailedCopy { chunk, to });
+            }
+            Adversary::MakesUpEncodings | Adversary::MakesUpParity => unreachable!("no benefactor does that"),
+        }
+        self.note(format!("{:?} begins: {what:?}", self.nodes[LIAR].id));
+        self.disconnect(LIAR);
+    }
+
+    /// It says that it has the journal up to a moment that never was.
+    fn lies_of_journal(&mut self) {
+        let (start, commit) = (self.next(), self.next());
+        let Some(id) = self.nodes[LIAR].id.filter(|_| self.nodes[LIAR].connected) else { return };
+        let registration = self.nodes[LIAR].registration;
+        let follows = self.core.may_follow(id, registration, Some(Moment { start, commit }));
+        self.note(format!("{id} has a journal that never was: {follows:?}"));
+        self.commit_store();
+    }
+
+    /// It says that it has a block of a chunk that somebody may need: as the chunk is stored elsewhere, or as it is, of a length that
+    /// may be absurd.
+    fn claims_blocks(&mut self) {
+        let number = self.any_chunk();
+        let elsewhere = self.holders().remove(&number).unwrap_or_default();
+        let mut all: Vec<BlockId> = elsewhere.into_iter().map(|(block, _)| block).collect();
+        all.push(BlockId { chunk: id(number), encoding: EncodingId::PLAIN, index: 0 });
+        let block = all[self.below(all.len())];
+        let mut claim = super::node::stored(block);
+        if self.below(4) == 0 {
+            claim.plain_length = [0, 1, u32::MAX][self.below(3)];
+        }
+        if self.below(4) == 0 {
+            claim.stored_length = [0, 1, u32::MAX][self.below(3)];
+        }
+        self.note(format!("{:?} claims {}: {claim:?}", self.nodes[LIAR].id, content::shown(&block)));
+        self.nodes[LIAR].lies_to_manager.claims.push(claim);
+    }
+
+    /// All comes to rest, and the benefactor says what is so.
+    pub fn lies_end(&mut self) {
+        let takes_part = self.adversaries.iter().any(|one| one.is_benefactor());
+        if takes_part {
+            self.nodes[LIAR].lies_to_manager = Lies::default();
+            self.disconnect(LIAR);
+        }
+    }
+}
