@@ -329,9 +329,9 @@ impl Files {
             Lies::AsItIs(content) => return vec![content.clone()],
             Lies::In { container, file } => (container, *file),
         };
-        let file = self.files.get(&ino);
-        let all = file.into_iter().flat_map(File::all).map(|version| version.session);
-        let empty = file.and_then(|file| file.empty_since).map(|_| SessionId::default());
+        let known = self.files.get(&ino);
+        let all = known.into_iter().flat_map(File::all).map(|version| version.session);
+        let empty = known.and_then(|known| known.empty_since).map(|_| SessionId::default());
         let sessions: BTreeSet<SessionId> = all.chain(empty).collect();
         let moves = self.moves.iter().filter(|one| sessions.contains(&one.session));
         let moves = moves.filter(|one| one.container == *container && one.file == file);
