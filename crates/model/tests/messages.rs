@@ -414,7 +414,8 @@ fn requests_of_the_pool() -> Vec<ManagerRequest> {
         Q::AcceptOlderStore,
         Q::Members,
         Q::Revoke { member: MemberId([0x4d; 16]) },
-        Q::BeginBackup,
+        Q::BeginBackup { keep_ms: 604_800_000 },
+        Q::ReleaseBackup { commit: number },
         Q::ReadBackup { id: number, part: 3 },
         registration().proved(&BenefactorSecret([0x5e; 32])),
         registration().introduced(&BenefactorSecret([0x5e; 32])),
@@ -447,6 +448,7 @@ fn requests_of_the_pool() -> Vec<ManagerRequest> {
             has: Some(Reach { moment: MOMENT, key: 9 }),
             part: 2,
             now: true,
+            durable: Some(MOMENT),
         },
     ]
 }

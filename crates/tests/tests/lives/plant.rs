@@ -82,6 +82,8 @@ pub enum Plant {
     SweepOfWhatIsYounger,
     /// A collection looks into no containers.
     SweepIgnoresContainers,
+    /// A collection asks no registered backups.
+    SweepIgnoresBackups,
     /// Nobody compares the manager's store with what benefactors remember.
     SetBackUnnoticed,
     /// A benefactor is forgotten that alone holds chunks.
@@ -123,7 +125,7 @@ pub enum Plant {
 }
 
 impl Plant {
-    pub const ALL: [Self; 48] = [
+    pub const ALL: [Self; 49] = [
         Self::ReceiptWithoutSync,
         Self::DurablePutWithoutSync,
         Self::KnownPutIsBelieved,
@@ -156,6 +158,7 @@ impl Plant {
         Self::SweepIgnoresSessions,
         Self::SweepOfWhatIsYounger,
         Self::SweepIgnoresContainers,
+        Self::SweepIgnoresBackups,
         Self::SetBackUnnoticed,
         Self::ForgottenWithTheLastCopy,
         Self::OneFragmentTooFew,

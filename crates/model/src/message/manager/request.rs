@@ -3,7 +3,8 @@
 use minicbor::{Decode, Encode};
 
 use super::{
-    BenefactorSecret, Change, Hold, PackedMembers, Registration, Sent, StoredBlock, TimeNs, VersionState,
+    BenefactorSecret, Change, Hold, Moment, PackedMembers, Registration, Sent, StoredBlock, TimeNs,
+    VersionState,
 };
 use crate::block::BlockId;
 use crate::chunk_map::MapRoot;
@@ -433,7 +434,12 @@ pub enum ManagerRequest {
     /// Takes a copy of the store as it is now, to be read while the manager goes on. The copy before it is let go, and so is one
     /// that nobody has read for a minute. Answered by `Backup`.
     #[n(54)]
-    BeginBackup,
+    BeginBackup {
+        /// For how long the backup is registered, milliseconds of the manager's life: what it names isn't deleted meanwhile. It is given up
+        /// earlier if it isn't read to its end. 0: it isn't registered.
+        #[n(0)]
+        keep_ms: u64,
+    },
     /// Reads the copy that was taken, part by part from 0 on; the part that was read last may be read again. Answered by
     /// `BackupPart`.
     #[n(55)]
@@ -562,5 +568,15 @@ pub enum ManagerRequest {
         /// It is leaving: what is there is answered at once.
         #[n(4)]
         now: bool,
+        /// How far its journal would go if its host lost its power now, whether it wants a new base or not.
+        #[n(5)]
+        durable: Option<Moment>,
+    },
+    /// Gives up a registered backup: what it alone names is collected. Answered by `Done`.
+    #[n(66)]
+    ReleaseBackup {
+        /// The commit that it shows.
+        #[n(0)]
+        commit: u64,
     },
 }

@@ -61,7 +61,8 @@ impl Request {
             | Self::AcceptOlderStore
             | Self::Members
             | Self::Revoke { .. }
-            | Self::BeginBackup
+            | Self::BeginBackup { .. }
+            | Self::ReleaseBackup { .. }
             | Self::ReadBackup { .. } => role == Role::Operator,
             // The owner of a disk may see how the pool is.
             Self::Status | Self::Space | Self::Own(_) => {
@@ -171,7 +172,8 @@ impl Request {
             | Self::AcceptOlderStore
             | Self::Members
             | Self::Revoke { .. }
-            | Self::BeginBackup
+            | Self::BeginBackup { .. }
+            | Self::ReleaseBackup { .. }
             | Self::ReadBackup { .. }
             | Self::Register { .. }
             | Self::BeginInventory { .. }
