@@ -350,6 +350,35 @@ mod tests {
     }
 
     #[test]
+    fn a_commit_is_told_as_durable_once_it_is_also_where_no_other_follows() {
+        let directory = tempfile::tempdir().unwrap();
+        let kept = Kept::open(directory.path());
+        assert_eq!(kept.durable(), None);
+        kept.take(&[base(10, 0, false)]).unwrap();
+        assert_eq!(kept.durable(), None, "half a base is nothing");
+        kept.take(&[base(10, 1, true)]).unwrap();
+        assert_eq!(kept.durable(), Some(at(10)));
+        kept.take(&commits(11..=12)).unwrap();
+        kept.sync_due().unwrap();
+        assert_eq!((reach(&kept), kept.durable()), (Some(12), Some(at(10))), "commits wait for a while");
+        std::thread::sleep(SYNC_PAUSE);
+        kept.sync_due().unwrap();
+        assert_eq!(kept.durable(), Some(at(12)));
+        kept.take(&commits(13..=13)).unwrap();
+        // It wants a new base, and has what it has.
+        kept.take(&[base(20, 0, false)]).unwrap();
+        assert_eq!(kept.durable(), Some(at(12)));
+        let kept = Kept::open(directory.path());
+        assert_eq!(kept.durable(), Some(at(13)), "what was read is made durable first");
+        kept.state.lock().whole.is_doubted = true;
+        kept.take(&commits(14..=14)).unwrap();
+        kept.sync().unwrap();
+        assert_eq!(kept.durable(), Some(at(13)), "the disk has refused once");
+        kept.take(&[base(30, 0, true)]).unwrap();
+        assert_eq!(kept.durable(), Some(at(30)));
+    }
+
+    #[test]
     fn what_a_crash_or_a_disk_leaves_is_all_that_is_whole_before_it() {
         let directory = tempfile::tempdir().unwrap();
         let kept = Kept::open(directory.path());

@@ -824,6 +824,7 @@ mod tests {
             hole_bytes,
             receipts,
             key: None,
+            changes: 0,
         }
     }
 

@@ -350,6 +350,7 @@ fn requests_of_sessions() -> Vec<ManagerRequest> {
             hole_bytes: 0,
             receipts: vec![(benefactor, receipt())],
             key: None,
+            changes: 0,
         },
         Q::Commit {
             session,
@@ -363,10 +364,11 @@ fn requests_of_sessions() -> Vec<ManagerRequest> {
             hole_bytes: 4,
             receipts: Vec::new(),
             key: Some(KEY),
+            changes: 0,
         },
         Q::Names { session, first: true, chunks: vec![chunk(0xc2)] },
         Q::CloseSession { session, interrupted: true },
-        Q::Closing { session, size: 5_000_000_000 },
+        Q::Closing { session, size: 5_000_000_000, changes: 9 },
         Q::OpenContainer { session, client, folder: Ino(9) },
         Q::Create {
             session,

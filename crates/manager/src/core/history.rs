@@ -276,7 +276,7 @@ impl Core {
         self.history.is_own(moment)
     }
 
-    /// Whether a benefactor is on-line.
+    /// Whether a benefactor is on-line now.
     pub fn is_online(&self, id: BenefactorId) -> bool {
         self.registry.is_online(id)
     }

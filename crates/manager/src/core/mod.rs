@@ -77,7 +77,7 @@ use self::operations::Operations;
 use self::placing::Rankings;
 use self::references::References;
 use self::replication::Copies;
-use self::sessions::{Session, Sessions};
+use self::sessions::{EarlyClose, Session, Sessions};
 pub use self::state::Counts;
 use self::walks::Walk;
 use crate::record::{LAYOUT, POOL_KEY, PoolRecord, decode};
@@ -387,7 +387,7 @@ impl Core {
             Q::Names { session, first, chunks } => self.take_names(session, first, chunks, now),
             Q::Commit { .. } => self.commit(request, now),
             Q::CloseSession { session, interrupted } => self.close_session(session, interrupted),
-            Q::Closing { session, size } => self.closing(session, size, now),
+            Q::Closing { session, size, changes } => self.closing(session, EarlyClose { size, changes }, now),
             Q::AwaitCopies { ino, hold } => self.await_copies(ino, &hold),
             Q::Aggregate { folder, timestep, containers } => {
                 self.aggregate(folder, timestep, &containers, now)
@@ -712,9 +712,9 @@ impl Core {
         chunks.try_for_each(|chunk| commit::check_chunk(&chunk))
     }
 
-    fn closing(&mut self, id: SessionId, size: u64, now: Now) -> Answer {
+    fn closing(&mut self, id: SessionId, close: EarlyClose, now: Now) -> Answer {
         let session = self.sessions.get_mut(id, now.ms)?;
-        session.closing = Some(size);
+        session.closing = Some(close);
         let ino = session.ino;
         Ok(match self.hold_closing(id, ino)? {
             Some(hold) => ManagerReply::Held { attr: self.namespace.attr(ino)?, hold },
@@ -737,7 +737,7 @@ impl Core {
         let finished = self.namespace.finish(id, state);
         if let Some(session) = self.let_go_of(id) {
             // Who ends it without an interruption has committed all of it: the commit may have come before the word of the close.
-            if let Some(size) = session.closing.filter(|_| state != VersionState::Closed) {
+            if let Some(EarlyClose { size, .. }) = session.closing.filter(|_| state != VersionState::Closed) {
                 self.namespace.note_lost(session.ino, id, size);
             }
             self.sets_changed(session.ino);

@@ -203,7 +203,7 @@ const TABLE: &[(&str, Asking, [&str; 3])] = &[
             let packed = PackedMembers { session: session(9), members: vec![(t.file, 2)] };
             Q::Aggregate { folder: t.app, timestep: 1, containers: vec![packed] }
         },
-        ["oa", "ogta", "oa"],
+        ["oa", "oa", "oa"],
     ),
     ("policy", |t| Q::GetPolicy(t.file), ["oga", "ogta", "ota"]),
     ("explain", |t| Q::Explain { ino: t.file, machine: MachineId([1; 16]) }, ["oga", "ogta", "ota"]),
@@ -290,8 +290,9 @@ fn of_session() -> Vec<Q> {
             hole_bytes: 0,
             receipts: Vec::new(),
             key: None,
+            changes: 0,
         },
-        Q::Closing { session, size: 1 },
+        Q::Closing { session, size: 1, changes: 1 },
         Q::Settle(session),
         Q::CloseSession { session, interrupted: true },
     ]

@@ -215,6 +215,9 @@ pub enum ManagerRequest {
         /// with `NoKey` if there is none and the folder asks for one.
         #[n(10)]
         key: Option<KeyId>,
+        /// How many changes of the file by this session are in it: a close of which `Closing` told is over if it saw no more of them.
+        #[n(11)]
+        changes: u64,
     },
     /// Names for the next commit of a session, which don't fit into one list with the others. Answered by `Done`.
     #[n(43)]
@@ -296,6 +299,9 @@ pub enum ManagerRequest {
         /// Size of the file, bytes.
         #[n(1)]
         size: u64,
+        /// How many changes of the file by this session were closed: a commit that has fewer of them may be on its way.
+        #[n(2)]
+        changes: u64,
     },
 
     /// Opens a session on a new file without a name, which lives as long as the session: a container on its way. Answered by
