@@ -2,9 +2,9 @@
 //!
 //! The pieces are sealed: the benefactor sees where they belong and nothing else. It follows the journal as long as each piece follows on
 //! the one before, and takes a base where none does, or once the commits take more room than a base would. A base is written beside
-//! what is there, and takes its place when it is whole and durable. Commits are made durable together, every two seconds while there are any; the
-//! last ones when the kernel writes back, or the benefactor ends. A keeper is needed when the manager's disk is lost, and lacks commits
-//! only if its host loses its power in the same moment.
+//! what is there, and takes its place when it is whole and durable. Commits are made durable together, every two seconds while there are any, and within
+//! seconds of the last one. A keeper is needed when the manager's disk is lost, and lacks commits only if its host loses its power in
+//! the same moment. It tells the manager which are durable: until then nothing is deleted that these commits let go.
 //!
 //! | event | what is there afterwards |
 //! |---|---|
@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use stdchk_model::BenefactorId;
 use stdchk_model::journal::{self, Journal, Piece, Reach};
+use stdchk_model::message::manager::Moment;
 use tokio::sync::watch;
 
 /// The file in the benefactor's directory.
@@ -62,6 +63,10 @@ struct Pieces {
     base_bytes: u64,
     /// When the first commit was written that isn't durable.
     unsynced: Option<Instant>,
+    /// How far the journal goes if the host loses its power now.
+    durable: Option<Moment>,
+    /// The disk has refused to make something durable: what is written since may be lost, whatever it says later.
+    is_doubted: bool,
 }
 
 impl Kept {
@@ -105,6 +110,21 @@ impl Kept {
     /// The disk refuses.
     pub fn sync(&self) -> io::Result<()> {
         self.state.lock().whole.sync()
+    }
+
+    /// Makes what is here durable if it has waited for long enough.
+    ///
+    /// # Errors
+    /// The disk refuses.
+    pub fn sync_due(&self) -> io::Result<()> {
+        let whole = &mut self.state.lock().whole;
+        let is_due = whole.unsynced.is_some_and(|since| since.elapsed() >= SYNC_PAUSE);
+        if is_due { whole.sync() } else { Ok(()) }
+    }
+
+    /// How far it goes if the host loses its power now.
+    pub fn durable(&self) -> Option<Moment> {
+        self.state.lock().whole.durable
     }
 
     /// Told when the benefactor leaves.
@@ -229,7 +249,10 @@ impl Pieces {
             return Ok(Self::default());
         }
         file.set_len(pieces.bytes)?;
-        Ok(Self { file: Some(file), ..pieces })
+        // What was read may lie in memory alone: the process was killed before it made it durable.
+        file.sync_data()?;
+        let durable = pieces.journal.reach().map(|reach| reach.moment);
+        Ok(Self { file: Some(file), durable, ..pieces })
     }
 
     fn count(&mut self, piece: &Piece, length: u64) {
@@ -265,17 +288,18 @@ impl Pieces {
 
     /// Makes what is here durable. After an error it is here all the same, as what was written since the last time is.
     fn sync(&mut self) -> io::Result<()> {
-        match (&self.file, self.unsynced.take()) {
-            (Some(file), Some(_)) => file.sync_data(),
-            _ => Ok(()),
+        let (Some(file), Some(_)) = (&self.file, self.unsynced.take()) else { return Ok(()) };
+        let synced = file.sync_data();
+        self.is_doubted |= synced.is_err();
+        if !self.is_doubted {
+            self.durable = self.journal.reach().map(|reach| reach.moment);
         }
+        synced
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use stdchk_model::message::manager::Moment;
-
     use super::*;
 
     fn at(commit: u64) -> Moment {
@@ -323,6 +347,35 @@ mod tests {
         assert_eq!((reach(&kept), kept.part()), (Some(15), 0));
         kept.take(&[base(20, 0, true)]).unwrap();
         assert_eq!((reach(&kept), kept.bytes()), (Some(20), kept.read(0, 1 << 20).unwrap().0));
+    }
+
+    #[test]
+    fn a_commit_is_told_as_durable_once_it_is_also_where_no_other_follows() {
+        let directory = tempfile::tempdir().unwrap();
+        let kept = Kept::open(directory.path());
+        assert_eq!(kept.durable(), None);
+        kept.take(&[base(10, 0, false)]).unwrap();
+        assert_eq!(kept.durable(), None, "half a base is nothing");
+        kept.take(&[base(10, 1, true)]).unwrap();
+        assert_eq!(kept.durable(), Some(at(10)));
+        kept.take(&commits(11..=12)).unwrap();
+        kept.sync_due().unwrap();
+        assert_eq!((reach(&kept), kept.durable()), (Some(12), Some(at(10))), "commits wait for a while");
+        std::thread::sleep(SYNC_PAUSE);
+        kept.sync_due().unwrap();
+        assert_eq!(kept.durable(), Some(at(12)));
+        kept.take(&commits(13..=13)).unwrap();
+        // It wants a new base, and has what it has.
+        kept.take(&[base(20, 0, false)]).unwrap();
+        assert_eq!(kept.durable(), Some(at(12)));
+        let kept = Kept::open(directory.path());
+        assert_eq!(kept.durable(), Some(at(13)), "what was read is made durable first");
+        kept.state.lock().whole.is_doubted = true;
+        kept.take(&commits(14..=14)).unwrap();
+        kept.sync().unwrap();
+        assert_eq!(kept.durable(), Some(at(13)), "the disk has refused once");
+        kept.take(&[base(30, 0, true)]).unwrap();
+        assert_eq!(kept.durable(), Some(at(30)));
     }
 
     #[test]

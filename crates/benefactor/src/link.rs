@@ -242,8 +242,9 @@ impl Link {
         loop {
             let now = *leaving.borrow_and_update();
             let Registered { id, registration, .. } = own;
-            let (has, part) = (kept.reach(), kept.part());
-            let request = ManagerRequest::Journal { id, registration, has, part, now };
+            self.sync_journal().await?;
+            let (has, part, durable) = (kept.reach(), kept.part(), kept.durable());
+            let request = ManagerRequest::Journal { id, registration, has, part, now, durable };
             let answer = tokio::select! {
                 answer = ask(connection, &request) => answer,
                 _ = leaving.changed() => continue,
@@ -277,6 +278,15 @@ impl Link {
                 tokio::time::sleep(REFUSED_PAUSE).await;
             }
         }
+    }
+
+    /// Makes what is kept of the journal durable if it is time. A disk that refuses is told of in the log.
+    async fn sync_journal(&self) -> Result<(), CallError> {
+        let kept = Arc::clone(self.benefactor.kept());
+        if let Err(error) = blocking(move || kept.sync_due()).await.map_err(CallError::Refused)? {
+            tracing::warn!(%error, "what the manager commits can't be made durable here");
+        }
+        Ok(())
     }
 
     /// Keeps pieces of the journal, if there is room for them.

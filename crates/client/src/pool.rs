@@ -417,11 +417,20 @@ impl Pool {
         }
     }
 
-    /// Takes a copy of the manager's store, to be read part by part: its number and its moment.
-    pub async fn begin_backup(&self) -> Result<(u64, Moment), Failure> {
-        match self.ask(ManagerRequest::BeginBackup).await? {
+    /// Takes a copy of the manager's store, to be read part by part: its number and its moment. What it names isn't deleted for `keep_ms`
+    /// milliseconds of the manager's life.
+    pub async fn begin_backup(&self, keep_ms: u64) -> Result<(u64, Moment), Failure> {
+        match self.ask(ManagerRequest::BeginBackup { keep_ms }).await? {
             ManagerReply::Backup { id, moment } => Ok((id, moment)),
             _ => Err(crate::unexpected("BeginBackup")),
+        }
+    }
+
+    /// Gives up the registered backup that shows a commit.
+    pub async fn release_backup(&self, commit: u64) -> Result<(), Failure> {
+        match self.ask(ManagerRequest::ReleaseBackup { commit }).await? {
+            ManagerReply::Done => Ok(()),
+            _ => Err(crate::unexpected("ReleaseBackup")),
         }
     }
 

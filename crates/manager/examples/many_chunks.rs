@@ -141,6 +141,7 @@ impl Pool {
             hole_bytes: 0,
             receipts: Vec::new(),
             key: None,
+            changes: 0,
         });
         self.ask(ManagerRequest::CloseSession { session, interrupted: false });
     }

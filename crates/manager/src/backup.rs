@@ -5,9 +5,9 @@
 //!
 //! | event | outcome |
 //! |---|---|
-//! | another copy is taken | the one before is let go: its reader is told |
-//! | nobody reads on for a minute | the same |
-//! | the manager is started again | the same |
+//! | another copy is taken | the one before is let go: its reader is told; it is registered no longer unless it was read to its end |
+//! | nobody reads on for a minute | as if another one were taken |
+//! | the manager is started again | its reader is told, and gives up what is registered |
 
 use std::path::Path;
 
@@ -103,20 +103,27 @@ pub(crate) fn unreadable(error: StoreError) -> Failure {
 pub(crate) struct Backups {
     count: u64,
     reading: Option<Reading>,
+    /// The commit by which it is registered, until it was read to its end.
+    unread: Option<u64>,
 }
 
 impl Backups {
+    /// Takes a copy, which shows the commit `registered` if it is registered; with the answer the registered one before it that was not read to
+    /// its end.
     pub(crate) fn begin(
         &mut self,
         store: &dyn Store,
         start: u64,
+        registered: Option<u64>,
         now_ms: u64,
-    ) -> Result<ManagerReply, Failure> {
+    ) -> Result<(ManagerReply, Option<u64>), Failure> {
         let reading = Reading::new(store.snapshot().map_err(unreadable)?, now_ms);
         let moment = Moment { start, commit: reading.sequence() };
+        assert!(registered.is_none_or(|commit| commit == moment.commit), "a backup knows of itself");
         self.count += 1;
         self.reading = Some(reading);
-        Ok(ManagerReply::Backup { id: self.count, moment })
+        let left = std::mem::replace(&mut self.unread, registered);
+        Ok((ManagerReply::Backup { id: self.count, moment }, left))
     }
 
     pub(crate) fn read(&mut self, id: u64, part: u32, now_ms: u64) -> Result<ManagerReply, Failure> {
@@ -126,12 +133,16 @@ impl Backups {
             Failure::new(ErrorCode::Stale, message).then("begin the backup anew")
         })?;
         let (bytes, last) = reading.part(part, now_ms)?;
+        if last {
+            self.unread = None;
+        }
         Ok(ManagerReply::BackupPart { bytes, last })
     }
 
-    /// Lets go of a copy that nobody reads.
-    pub(crate) fn tick(&mut self, now_ms: u64) {
-        self.reading.take_if(|reading| reading.is_left(now_ms));
+    /// Lets go of a copy that nobody reads; the commit by which it is registered, unless it was read to its end.
+    pub(crate) fn tick(&mut self, now_ms: u64) -> Option<u64> {
+        self.reading.take_if(|reading| reading.is_left(now_ms))?;
+        self.unread.take()
     }
 }
 
@@ -260,7 +271,7 @@ mod tests {
         let mut store = EmbeddedStore::create(&own.join(crate::STORE_FILE)).unwrap();
         (0..12).for_each(|number| store.commit(&batch(number)).unwrap());
         let (expected, mut backups) = (all(&store), Backups::default());
-        let ManagerReply::Backup { id, moment } = backups.begin(&store, 7, 0).unwrap() else { panic!() };
+        let ManagerReply::Backup { id, moment } = backups.begin(&store, 7, Some(12), 0).unwrap().0 else { panic!() };
         assert_eq!(moment, Moment { start: 7, commit: 12 });
         let (mut new, mut part) = (NewStore::begin(&other).unwrap(), 0);
         loop {
@@ -306,8 +317,8 @@ mod tests {
     fn a_copy_is_let_go_when_another_one_is_taken_or_nobody_reads_on() {
         let store = crate::store::MemoryStore::default();
         let mut backups = Backups::default();
-        backups.begin(&store, 7, 0).unwrap();
-        backups.begin(&store, 7, 0).unwrap();
+        assert_eq!(backups.begin(&store, 7, None, 0).unwrap().1, None);
+        backups.begin(&store, 7, None, 0).unwrap();
         assert_eq!(backups.read(1, 0, 0).unwrap_err().code, ErrorCode::Stale);
         backups.tick(UNREAD_MS);
         assert_eq!(backups.read(2, 1, UNREAD_MS).unwrap_err().code, ErrorCode::Invalid);

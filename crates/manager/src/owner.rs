@@ -97,10 +97,11 @@ impl Owner {
         let (clock, store, panicked, deposed) = (Clock::new(), Some(store), false, false);
         let (held, due, urgent, ordered) = (Vec::new(), None, false, HashMap::new());
         let (grows, backups) = (0, Backups::default());
-        let keeper = Keeper {
+        let mut keeper = Keeper {
             core,
             store,
             backups,
+            beginning: Vec::new(),
             journal,
             made,
             ordered,
@@ -114,6 +115,7 @@ impl Owner {
             deposed,
             unanswered: Vec::new(),
         };
+        keeper.hear_keepers();
         Self {
             keeper: Arc::new(Mutex::new(keeper)),
             due: Arc::default(),
@@ -230,6 +232,7 @@ impl Owner {
         keeper.backups = Backups::default();
         keeper.journal.close();
         keeper.held.clear();
+        keeper.beginning.clear();
         keeper.unanswered.clear();
         closed
     }
@@ -255,6 +258,8 @@ struct Keeper {
     /// None once it failed or was closed.
     store: Option<Box<dyn Store>>,
     backups: Backups,
+    /// Backups that begin with the next commit, with the number that it will have if they are registered.
+    beginning: Vec<(Answer<ManagerReply>, Option<u64>)>,
     journal: Journal,
     made: watch::Sender<u64>,
     /// Of benefactors that wait for orders.
@@ -292,8 +297,42 @@ impl Keeper {
         }
         let refusal = committed.as_ref().err().map(refusal);
         self.held.drain(..).for_each(|answer| answer(refusal.as_ref()));
+        self.begin_backups(refusal.as_ref());
         (self.due, self.urgent, self.grows) = (None, false, 0);
         committed
+    }
+
+    /// Takes copies for those who asked for one, or tells them why not.
+    fn begin_backups(&mut self, refusal: Option<&Failure>) {
+        for (answer, registered) in std::mem::take(&mut self.beginning) {
+            let store = self.store.as_deref().ok_or_else(|| refusal.cloned().unwrap_or_else(stopping));
+            let now_ms = self.clock.at();
+            let begun = store.and_then(|store| self.backups.begin(store, self.core.start(), registered, now_ms));
+            let left = match &begun {
+                Ok((_, left)) => *left,
+                Err(_) => registered,
+            };
+            self.give_up_backup(left);
+            // The asker may have gone; then nobody reads the copy, and it is let go.
+            let _ = answer.send(begun.map(|(reply, _)| reply));
+        }
+    }
+
+    /// A copy was not read to its end: what it would name is not kept for it.
+    fn give_up_backup(&mut self, commit: Option<u64>) {
+        if let Some(commit) = commit
+            && self.core.give_up_backup(commit)
+        {
+            tracing::warn!(commit, "a backup was not read to its end, and is given up");
+            self.urgent = true;
+        }
+    }
+
+    /// Tells the core to which commit a recovery from the keepers would return at least.
+    fn hear_keepers(&mut self) {
+        let keepers: Vec<(BenefactorId, bool)> =
+            self.core.keepers().map(|id| (id, self.core.is_online(id))).collect();
+        self.core.keepers_have(self.journal.kept_by(&keepers));
     }
 
     /// Takes note that this manager leads no more.
@@ -321,12 +360,18 @@ impl Keeper {
             self.journal.committed(Moment { start: self.core.start(), commit }, batch);
             self.stored.send_replace(commit);
         }
+        self.hear_keepers();
         Ok(())
     }
 
     fn apply(&mut self, job: Job) {
         let now = self.now();
         match job {
+            Job::Request(request, _, answer)
+                if let ManagerRequest::BeginBackup { keep_ms } = *request =>
+            {
+                self.begin_backup(answer, keep_ms);
+            }
             Job::Request(request, asker, answer) => {
                 let leaves = self.core.leaves(&request);
                 let mut result = match self.copy(&request, now) {
@@ -346,8 +391,10 @@ impl Keeper {
                 let has_room = self.has_room(0);
                 self.core.store_has_room(has_room);
                 self.core.tick(now);
-                self.backups.tick(now.ms);
+                let left = self.backups.tick(now.ms);
+                self.give_up_backup(left);
                 self.journal.tick(now.ms);
+                self.hear_keepers();
                 self.urgent = true;
             }
             Job::Work(answer) => {
@@ -378,15 +425,28 @@ impl Keeper {
         }
     }
 
+    /// Has a backup begin with the next commit, which also registers it unless it is kept for no time.
+    fn begin_backup(&mut self, answer: Answer<ManagerReply>, keep_ms: u64) {
+        let registered = match keep_ms {
+            0 => Ok(None),
+            _ => self.core.register_backup(keep_ms).map(Some),
+        };
+        match registered {
+            Ok(registered) => {
+                self.beginning.push((answer, registered));
+                self.urgent = true;
+                self.due.get_or_insert_with(Instant::now);
+            }
+            // The asker may have gone; then nobody needs the answer.
+            Err(failure) => drop(answer.send(Err(failure))),
+        }
+    }
+
     /// Answers what concerns copies of the store; `None`: something else was asked.
     fn copy(&mut self, request: &ManagerRequest, now: Now) -> Option<Result<ManagerReply, Failure>> {
         match request {
-            ManagerRequest::BeginBackup => {
-                let store = self.store.as_deref().ok_or_else(stopping);
-                Some(store.and_then(|store| self.backups.begin(store, self.core.start(), now.ms)))
-            }
-            ManagerRequest::Journal { id, registration, has, part, .. } => {
-                Some(self.follow((*id, *registration), *has, *part, now))
+            ManagerRequest::Journal { id, registration, has, part, durable, .. } => {
+                Some(self.follow((*id, *registration), (*has, *durable), *part, now))
             }
             ManagerRequest::ReadBackup { id, part } => Some(self.backups.read(*id, *part, now.ms)),
             _ => None,
@@ -396,12 +456,16 @@ impl Keeper {
     fn follow(
         &mut self,
         (id, registration): (BenefactorId, u64),
-        has: Option<Reach>,
+        (has, durable): (Option<Reach>, Option<Moment>),
         part: u32,
         now: Now,
     ) -> Result<ManagerReply, Failure> {
-        let store = self.store.as_deref().ok_or_else(stopping)?;
         let may_follow = self.core.may_follow(id, registration, has.map(|has| has.moment))?;
+        // A future that was given up is no state of this store, and neither is one that nobody has made.
+        let durable = durable.filter(|moment| self.core.went_through(*moment));
+        self.journal.is_durable(id, durable.map(|moment| moment.commit));
+        self.hear_keepers();
+        let store = self.store.as_deref().ok_or_else(stopping)?;
         Ok(match may_follow {
             Follows::Never => ManagerReply::Done,
             Follows::Later => {
@@ -488,6 +552,11 @@ impl Clock {
         }
         self.read_at += passed;
         self.listened += passed.min(STEP_MAX);
+        self.at()
+    }
+
+    /// Milliseconds for which the manager had listened when the clock was read last.
+    fn at(&self) -> u64 {
         self.listened.as_secs() * 1000 + u64::from(self.listened.subsec_millis())
     }
 }
@@ -755,6 +824,7 @@ mod tests {
             hole_bytes,
             receipts,
             key: None,
+            changes: 0,
         }
     }
 

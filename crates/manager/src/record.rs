@@ -236,6 +236,20 @@ pub struct StartRecord {
     pub last: Option<u64>,
 }
 
+/// A backup of the store that is registered: what it names stays.
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub struct BackupRecord {
+    /// [`LAYOUT`].
+    #[n(0)]
+    pub layout: u16,
+    /// The start of the manager that made its last commit.
+    #[n(1)]
+    pub start: u64,
+    /// How long the pool's managers will have lived when it ends, milliseconds.
+    #[n(2)]
+    pub ends_lived_ms: u64,
+}
+
 /// A member that was shut out.
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]
 pub struct ShutOutRecord {
@@ -308,6 +322,11 @@ pub fn benefactor_key(id: BenefactorId) -> [u8; 4] {
 /// Key of a start of the manager.
 pub fn start_key(start: u64) -> [u8; 8] {
     start.to_be_bytes()
+}
+
+/// Key of the registered backup that shows a commit.
+pub fn backup_key(commit: u64) -> [u8; 8] {
+    commit.to_be_bytes()
 }
 
 /// The number at the start of a key, and what follows it.

@@ -350,6 +350,7 @@ fn requests_of_sessions() -> Vec<ManagerRequest> {
             hole_bytes: 0,
             receipts: vec![(benefactor, receipt())],
             key: None,
+            changes: 0,
         },
         Q::Commit {
             session,
@@ -363,10 +364,11 @@ fn requests_of_sessions() -> Vec<ManagerRequest> {
             hole_bytes: 4,
             receipts: Vec::new(),
             key: Some(KEY),
+            changes: 0,
         },
         Q::Names { session, first: true, chunks: vec![chunk(0xc2)] },
         Q::CloseSession { session, interrupted: true },
-        Q::Closing { session, size: 5_000_000_000 },
+        Q::Closing { session, size: 5_000_000_000, changes: 9 },
         Q::OpenContainer { session, client, folder: Ino(9) },
         Q::Create {
             session,
@@ -414,7 +416,8 @@ fn requests_of_the_pool() -> Vec<ManagerRequest> {
         Q::AcceptOlderStore,
         Q::Members,
         Q::Revoke { member: MemberId([0x4d; 16]) },
-        Q::BeginBackup,
+        Q::BeginBackup { keep_ms: 604_800_000 },
+        Q::ReleaseBackup { commit: number },
         Q::ReadBackup { id: number, part: 3 },
         registration().proved(&BenefactorSecret([0x5e; 32])),
         registration().introduced(&BenefactorSecret([0x5e; 32])),
@@ -447,6 +450,7 @@ fn requests_of_the_pool() -> Vec<ManagerRequest> {
             has: Some(Reach { moment: MOMENT, key: 9 }),
             part: 2,
             now: true,
+            durable: Some(MOMENT),
         },
     ]
 }

@@ -217,6 +217,8 @@ pub struct Status {
     pub set_back: Vec<u32>,
     /// What would come back if the manager's disk were lost.
     pub recovery: Recovery,
+    /// What is kept of removed files, for states that somebody may return to.
+    pub held_back: HeldBack,
     /// The managers that share the pool's state, the one that leads first; none if it is on one manager's disk.
     pub managers: Vec<ManagerStatus>,
 }
@@ -232,6 +234,54 @@ pub struct ManagerStatus {
     pub pid: u32,
     /// Whether it leads.
     pub leads: bool,
+}
+
+/// What is kept of removed files, for states that somebody may return to.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct HeldBack {
+    /// The backups of the manager's store that are registered, the oldest first.
+    pub backups: Vec<RegisteredBackup>,
+    /// Chunks that they hold, all together.
+    pub chunks: u64,
+    /// Bytes of these chunks with all copies.
+    pub bytes: u64,
+    /// Seconds for which nothing could be collected; absent: it can, or could a minute ago.
+    pub stopped_seconds: Option<u64>,
+    /// Why nothing can be collected.
+    pub stopped_because: Option<String>,
+}
+
+/// A backup of the manager's store that is registered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct RegisteredBackup {
+    /// The commit that it shows, by which it is given up.
+    pub commit: u64,
+    /// Identity of the manager's start that made the commit.
+    pub start: u64,
+    /// Seconds that the manager has still to run until it is given up.
+    pub ends_in_seconds: u64,
+    /// Chunks of removed files that it holds; other backups may hold them as well.
+    pub chunks: u64,
+    /// Bytes of these chunks with all copies.
+    pub bytes: u64,
+}
+
+impl HeldBack {
+    fn new(held: &manager::HeldBack) -> Self {
+        let stopped = held.stopped.as_ref();
+        Self {
+            backups: held.backups.iter().map(registered).collect(),
+            chunks: held.chunks,
+            bytes: held.bytes,
+            stopped_seconds: stopped.map(|stopped| stopped.for_ms / 1000),
+            stopped_because: stopped.map(|stopped| stopped.why.clone()),
+        }
+    }
+}
+
+fn registered(backup: &manager::RegisteredBackup) -> RegisteredBackup {
+    let manager::RegisteredBackup { commit, start, ends_in_ms, chunks, bytes } = *backup;
+    RegisteredBackup { commit, start, ends_in_seconds: ends_in_ms / 1000, chunks, bytes }
 }
 
 /// What would come back if the manager's disk were lost: what two thirds of the keepers have.
@@ -317,6 +367,7 @@ impl Status {
             counting: status.counting,
             set_back: status.set_back.iter().map(|id| id.0).collect(),
             recovery: Recovery::new(&status.keepers),
+            held_back: HeldBack::new(&status.held),
             managers: status.managers.iter().map(manager).collect(),
         }
     }

@@ -364,6 +364,7 @@ impl Client {
                 hole_bytes: 0,
                 receipts: swarm.receipts(content, self.number),
                 key: None,
+                changes: 0,
             };
             let began = Instant::now();
             self.ask(request).await?;
@@ -497,6 +498,7 @@ async fn commit_all(connection: Connection, shape: Shape) -> Result<(), Error> {
             hole_bytes: 0,
             receipts: Vec::new(),
             key: None,
+            changes: 0,
         };
         client.ask(request).await?;
         client.ask(ManagerRequest::CloseSession { session, interrupted: false }).await?;

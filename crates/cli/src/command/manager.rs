@@ -35,7 +35,7 @@ pub struct Arguments {
 enum Action {
     /// Run a manager, in the foreground
     Run(Run),
-    /// Copy the manager's store while it runs
+    /// Copy the manager's store while it runs, or give a copy up
     Backup(backup::Backup),
     /// Make a manager's store anew that is lost, from what benefactors keep of it
     Recover(recover::Recover),

@@ -9,7 +9,7 @@ use serde::Serialize;
 use stdchk_model::message::benefactor::{OwnerWish, StorageState};
 use stdchk_model::message::manager::BenefactorState;
 use stdchk_model::size;
-use stdchk_operations::{BenefactorStatus, Condition, Recovery, Status};
+use stdchk_operations::{BenefactorStatus, Condition, HeldBack, Recovery, Status};
 
 use crate::context::Context;
 use crate::exit::{CommandError, Exit, Outcome, from_io};
@@ -193,6 +193,7 @@ fn print_figures(report: &Status) -> Outcome {
     ))?;
     print_exposed(report)?;
     print_recovery(&report.recovery)?;
+    print_held(&report.held_back)?;
     output::line(format_args!("sessions  {} open", report.sessions))
 }
 
@@ -225,6 +226,35 @@ fn print_recovery(recovery: &Recovery) -> Outcome {
         Some(lacks) => format!("all commits but the last {lacks} can be recovered"),
     };
     output::line(format_args!("keepers   {have} of {all} have the manager's store: {what}"))
+}
+
+/// What is kept of removed files, and why nothing can be collected if that is so.
+fn print_held(held: &HeldBack) -> Outcome {
+    for backup in &held.backups {
+        output::line(format_args!(
+            "backup    of commit {}, for {} more: holds {} of removed files",
+            backup.commit,
+            days_or_less(backup.ends_in_seconds),
+            size::human(backup.bytes)
+        ))?;
+    }
+    if held.bytes > 0 {
+        output::line(format_args!(
+            "          all of them hold {}; `stdchk manager backup --release COMMIT` gives one up",
+            size::human(held.bytes)
+        ))?;
+    }
+    if let (Some(seconds), Some(why)) = (held.stopped_seconds, &held.stopped_because) {
+        output::line(format_args!("collects  nothing since {} ago: {why}", days_or_less(seconds)))?;
+    }
+    Ok(())
+}
+
+/// A duration in the largest unit of which it has two or more.
+fn days_or_less(seconds: u64) -> String {
+    let units = [(86_400, "d"), (3_600, "h"), (60, "min")];
+    let found = units.iter().find(|(unit, _)| seconds >= 2 * unit);
+    found.map_or_else(|| format!("{seconds} s"), |(unit, name)| format!("{} {name}", seconds / unit))
 }
 
 /// What the loss of one more benefactor may cost.

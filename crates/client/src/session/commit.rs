@@ -45,6 +45,13 @@ const RETURN_PATIENCE: Duration = Duration::from_secs(10);
 /// Pause between attempts to reach it.
 const RETURN_PAUSE: Duration = Duration::from_millis(250);
 
+/// The failure of a commit whose blocks a benefactor takes again and again.
+fn never_named(benefactor: BenefactorId) -> Failure {
+    let message = format!("{benefactor} takes blocks and its receipts leave them out, and no other benefactor has taken them");
+    let next = format!("look after the disk of {benefactor}, stop it, or add benefactors, and write the file again");
+    Failure::new(ErrorCode::Unavailable, message).then(next)
+}
+
 /// The file at one moment: what a commit makes a version of.
 struct Snapshot {
     generation: u64,
@@ -109,13 +116,11 @@ impl Session {
         let root = self.store_map(&map).await?;
         let named: HashSet<ChunkId> =
             map.chunks().iter().chain(root.pieces()).map(|chunk| chunk.id).collect();
-        let info = self.commit_map(&map, root, &named, mtime, state).await?;
+        let told = (mtime, state, snapshot.generation);
+        let info = self.commit_map(&map, root, &named, told).await?;
         *self.made.lock() = None; // It became durable with the commit.
         self.rebase(&snapshot, map);
         self.hold_again(&named).await;
-        if self.is_closing() {
-            self.announce_closing().await?;
-        }
         self.learn_from(&info);
         *turn = Some(info.clone());
         Ok(Some(info))
@@ -206,6 +211,7 @@ impl Session {
     /// Gathers receipts for the chunks of a version; what a benefactor lost meanwhile is stored again elsewhere.
     async fn settle(&self, needed: &HashSet<ChunkId>) -> Result<(), Failure> {
         let mut retry = Retry::every(RETURN_PAUSE, RETURN_PATIENCE);
+        let mut left_out: Option<Retry> = None;
         let wanted = self.policy.at_commit();
         loop {
             let has_patience = !retry.is_over();
@@ -217,12 +223,14 @@ impl Session {
             if unsecured.is_empty() {
                 return Ok(());
             }
+            let mut leaves_out = None;
             for (benefactor, blocks, answer) in self.sync_all(unsecured).await {
                 match answer {
                     Ok(receipt) => {
                         if !self.chunks.secured(&blocks, benefactor, receipt) {
                             // Others take what it lost, rather than that it takes and loses it again.
                             self.pool.benefactors.pass_over(benefactor, PassedOver::Slow);
+                            leaves_out = Some(benefactor);
                         }
                     }
                     // It may come back, as after a restart, and nobody else has them.
@@ -236,6 +244,15 @@ impl Session {
                     Err(error) => {
                         tracing::warn!(%benefactor, %error, blocks = blocks.len(), "a benefactor can't make blocks durable");
                         self.chunks.gone(&blocks, benefactor);
+                    }
+                }
+            }
+            match leaves_out {
+                None => left_out = None,
+                Some(benefactor) => {
+                    let patience = || Retry::every(RECEIPT_PAUSE, RECEIPT_PATIENCE);
+                    if !left_out.get_or_insert_with(patience).pause().await {
+                        return Err(never_named(benefactor));
                     }
                 }
             }
@@ -319,8 +336,7 @@ impl Session {
         map: &ChunkMap,
         root: MapRoot,
         needed: &HashSet<ChunkId>,
-        mtime: TimeNs,
-        state: VersionState,
+        told: (TimeNs, VersionState, u64),
     ) -> Result<VersionInfo, Failure> {
         let (mut refused, mut looked_at): (Option<Retry>, _) = (None, Instant::now());
         loop {
@@ -329,7 +345,7 @@ impl Session {
             if !self.is_settled(needed) {
                 continue; // The session was opened again meanwhile, and something is gone.
             }
-            let asked = self.ask_to_commit(map, root.clone(), needed, mtime, state).await;
+            let asked = self.ask_to_commit(map, root.clone(), needed, told).await;
             drop(turn);
             match asked {
                 // Where the manager has forgotten the session, what it stored may be gone.
@@ -380,8 +396,7 @@ impl Session {
         map: &ChunkMap,
         root: MapRoot,
         needed: &HashSet<ChunkId>,
-        mtime: TimeNs,
-        state: VersionState,
+        (mtime, state, changes): (TimeNs, VersionState, u64),
     ) -> Result<VersionInfo, Failure> {
         let receipts = self.tell_receipts().await?;
         // A small map says itself what it names.
@@ -411,6 +426,7 @@ impl Session {
             hole_bytes,
             receipts,
             key: self.key(),
+            changes,
         };
         match self.ask_patiently(&commit).await.inspect_err(|_| self.chunks.forget_receipts())? {
             ManagerReply::Version { info: Some(info), hold, .. } => {
@@ -484,8 +500,8 @@ impl Session {
             self.pool.manager.ask(&self.ask_of(part)).await?;
         }
         if self.is_closing() {
-            let size = self.size();
-            self.pool.manager.ask(&ManagerRequest::Closing { session, size }).await?;
+            let (size, changes) = (self.size(), self.closing.load(Ordering::Acquire));
+            self.pool.manager.ask(&ManagerRequest::Closing { session, size, changes }).await?;
         }
         self.is_to_be_held.store(false, Ordering::Release);
         Ok(())

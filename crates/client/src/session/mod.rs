@@ -243,7 +243,9 @@ impl Session {
     /// It isn't, and this may be called again; `NotFound`: there is no such file.
     pub(crate) async fn give_up(self: &Arc<Self>, size: u64) -> Result<(), Failure> {
         let session = self.id;
-        self.ask(&ManagerRequest::Closing { session, size }).await?;
+        // No commit comes any more, whatever it has.
+        let changes = u64::MAX;
+        self.ask(&ManagerRequest::Closing { session, size, changes }).await?;
         match self.pool.manager.ask(&ManagerRequest::CloseSession { session, interrupted: true }).await {
             Err(failure) if failure.code != ErrorCode::Stale => return Err(failure),
             _ => {}
@@ -602,7 +604,7 @@ impl Session {
             (state.generation, state.size)
         };
         self.closing.store(generation, Ordering::Release);
-        match self.ask(&ManagerRequest::Closing { session: self.id, size }).await? {
+        match self.ask(&ManagerRequest::Closing { session: self.id, size, changes: generation }).await? {
             ManagerReply::Held { hold, .. } => *self.hold.lock() = Some(hold),
             _ => *self.hold.lock() = None,
         }

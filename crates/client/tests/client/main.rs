@@ -15,6 +15,7 @@ mod loaded;
 mod near;
 mod pieces;
 mod protocols;
+mod receipts;
 mod sealed;
 mod small;
 mod together;

@@ -88,6 +88,11 @@ impl Wants {
         self.0.is_empty()
     }
 
+    /// Whether exactly one refers to it.
+    pub fn is_last(&self) -> bool {
+        matches!(self.0.as_slice(), [(_, 1)])
+    }
+
     /// One more wants this distance, at least 1.
     pub fn add(&mut self, wanted: u8) {
         assert!(wanted > 0, "whoever refers to a chunk wants it to be there");
@@ -132,6 +137,10 @@ pub struct Chunk {
     pub(super) span: Option<Span>,
     /// How it is counted while it lacks copies, which few do.
     pub(super) risk: Option<Box<Risk>>,
+    /// Backups that had begun when a version first named it: later ones may name it, too.
+    pub(super) born: u32,
+    /// No version refers to it, and a state names it to which somebody may return.
+    pub(super) is_held: bool,
     /// What is being done about it.
     pub care: Care,
     /// Whether it can be read, if anything refers to it.
@@ -141,7 +150,7 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    pub(super) fn new(id: ChunkId, now_ms: u64) -> Self {
+    pub(super) fn new(id: ChunkId, born: u32, now_ms: u64) -> Self {
         Self {
             id,
             length: 0,
@@ -151,6 +160,8 @@ impl Chunk {
             holders: Vec::new(),
             span: None,
             risk: None,
+            born,
+            is_held: false,
             care: Care::default(),
             reach: None,
             unnamed_ms: None,

@@ -7,7 +7,7 @@
 
 use std::collections::HashSet;
 
-use stdchk_model::message::manager::ManagerReply;
+use stdchk_model::message::manager::{CollectionStopped, ManagerReply};
 use stdchk_model::{BenefactorId, BlockId, ChunkId, Failure};
 
 use super::locations::Slot;
@@ -16,6 +16,9 @@ use super::{Core, Now, unavailable};
 /// Pause behind a collection for each of its steps, milliseconds: a step takes some milliseconds, so collections take a small part of
 /// the time and never crowd out requests.
 const PAUSE_PER_STEP_MS: u64 = 100;
+
+/// Time for which collection may wait for keepers before that is told, milliseconds: they are seconds behind as a rule.
+const WAITS_UNTOLD_MS: u64 = 60_000;
 
 /// How far a collection has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,6 +72,8 @@ pub(super) struct ByItself {
     steps: u64,
     /// When the next one may begin, milliseconds of the manager's life.
     next_ms: u64,
+    /// The commit that keepers must go beyond before anything else is collected, and since when, milliseconds of the manager's life.
+    waits: Option<(u64, u64)>,
 }
 
 impl Core {
@@ -102,6 +107,7 @@ impl Core {
             return Err(unavailable(message).then(format!("collect again in {wait} s")));
         };
         Ok(match from {
+            Cursor::Garbage(_) if self.release_held(now) => (Collected::default(), Some(from)),
             Cursor::Garbage(after) => {
                 let (found, rest) = self.collect_garbage(after, (until_ms, unnamed_ms), dry_run, now);
                 (found, Some(rest.map_or(Cursor::Surplus(None), |after| Cursor::Garbage(Some(after)))))
@@ -110,6 +116,29 @@ impl Core {
                 let (found, rest) = self.collect_surplus(after, dry_run, now);
                 (found, rest.map(|after| Cursor::Surplus(Some(after))))
             }
+        })
+    }
+
+    /// Lets go of a part of what no state names any more to which somebody may return. Tells whether there is more to do at once.
+    fn release_held(&mut self, now: Now) -> bool {
+        let is_more = self.locations.release(self.setting.steps, &self.registry) == self.setting.steps;
+        let waits_for = self.locations.holdings.waits_for_keepers();
+        let before = self.collecting.waits.filter(|(commit, _)| Some(*commit) == waits_for);
+        self.collecting.waits = waits_for.map(|commit| before.unwrap_or((commit, now.ms)));
+        is_more
+    }
+
+    /// Since when nothing can be collected, and why; what is over within a minute isn't told.
+    pub(super) fn stopped(&self, now: Now) -> Option<CollectionStopped> {
+        if self.history.is_set_back() {
+            let why = "the manager's store is an older copy".to_owned();
+            return Some(CollectionStopped { for_ms: now.ms.saturating_sub(self.history.set_back_ms()), why });
+        }
+        let for_ms = now.ms.saturating_sub(self.collecting.waits?.1);
+        (for_ms >= WAITS_UNTOLD_MS).then(|| {
+            let why = "benefactors that keep the manager's store lack its last commits, and a recovery from them may bring back \
+                       what was removed since";
+            CollectionStopped { for_ms, why: why.to_owned() }
         })
     }
 

@@ -52,6 +52,7 @@ impl Core {
             hole_bytes,
             receipts,
             key,
+            changes,
         } = request
         else {
             return Err(invalid("not a commit"));
@@ -102,7 +103,9 @@ impl Core {
         if policy.may_lack() || begun_with.in_memory.is_some() {
             self.references.extend(&root, milestone.span(), &mut self.locations, &self.registry);
         }
-        self.sessions.get_mut(session, now.ms)?.closing = None;
+        // A commit that began before the close says nothing of what was closed.
+        let closing = &mut self.sessions.get_mut(session, now.ms)?.closing;
+        closing.take_if(|closing| closing.changes <= changes);
         if state != VersionState::Open {
             self.sets_changed(ino);
         }

@@ -53,6 +53,8 @@ pub struct History {
     changed: BTreeSet<u64>,
     /// Who remembers what is not in the history.
     set_back: BTreeMap<BenefactorId, Moment>,
+    /// When the first of them told, milliseconds of the manager's life.
+    set_back_ms: u64,
 }
 
 impl History {
@@ -67,6 +69,7 @@ impl History {
             wrote: false,
             changed,
             set_back,
+            set_back_ms: 0,
         }
     }
 
@@ -129,9 +132,29 @@ impl History {
         self.commit = sequence;
     }
 
+    /// The last commit that is durable.
+    pub fn commit(&self) -> u64 {
+        self.commit
+    }
+
+    /// Whether the store went through this moment, and whatever follows on it is the store's own.
+    pub fn is_own(&self, moment: Moment) -> bool {
+        self.starts.get(&moment.start).is_some_and(|span| match span.last {
+            // What was given up there may be of another future.
+            Some(u64::MAX) => false,
+            Some(last) => moment.commit <= last,
+            None => moment.commit <= self.commit,
+        })
+    }
+
     fn has(&self, moment: Moment) -> bool {
         let span = self.starts.get(&moment.start);
         span.is_some_and(|span| moment.commit <= span.last.unwrap_or(u64::MAX))
+    }
+
+    /// Since when that is so, milliseconds of the manager's life.
+    pub fn set_back_ms(&self) -> u64 {
+        self.set_back_ms
     }
 
     /// Whether a benefactor remembers what is not in the history.
@@ -203,6 +226,9 @@ impl Core {
         if self.history.has(moment) {
             return;
         }
+        if !self.history.is_set_back() {
+            self.history.set_back_ms = self.locations.now_ms;
+        }
         if self.history.set_back.insert(id, moment) != Some(moment) {
             tracing::error!(%id, commit = moment.commit, own = self.history.commit, "the store is an older copy");
         }
@@ -245,6 +271,16 @@ impl Core {
         })
     }
 
+    /// Whether the state of a moment is one that the store went through.
+    pub fn went_through(&self, moment: Moment) -> bool {
+        self.history.is_own(moment)
+    }
+
+    /// Whether a benefactor is on-line now.
+    pub fn is_online(&self, id: BenefactorId) -> bool {
+        self.registry.is_online(id)
+    }
+
     /// The benefactors that keep the journal: disks alone, since it has to be there after a blackout.
     pub fn keepers(&self) -> impl Iterator<Item = BenefactorId> {
         let may_keep = self.registry.iter().filter(|(_, one)| journal::may_be_kept(one.tier));
@@ -270,6 +306,7 @@ impl Core {
             | Q::Commit { .. }
             | Q::Closing { .. }
             | Q::Aggregate { .. }
+            | Q::ReleaseBackup { .. }
             | Q::Forget { .. } => self.history.check(),
             _ => Ok(()),
         }

@@ -25,8 +25,11 @@ use super::chunk::{Care, Chunk, Holder, Reach, Risk, held};
 use super::exposure::{Exposure, Lacking, SHARED, Span, joined};
 use super::table::GrowingTable;
 
+mod holdings;
 mod owed;
 
+pub use holdings::HeldSum;
+use holdings::Holdings;
 use owed::Owed;
 
 /// Blocks of most chunks: room for more is not kept.
@@ -69,6 +72,15 @@ pub enum Left {
     Unknown(usize),
     /// Nothing is, or nothing can be.
     Nothing,
+}
+
+/// What is known of the past of a block that a benefactor has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BlockAge {
+    /// It was stored since the benefactor told all that it has.
+    New,
+    /// It may have been there for long.
+    Unknown,
 }
 
 /// Sums over all chunks.
@@ -120,6 +132,8 @@ pub struct Locations {
     owed: HashMap<BenefactorId, Owed>,
     /// Chunks to which nothing refers, by when the last version of them went or when they were last brought up.
     unnamed: BTreeSet<(u64, Slot)>,
+    /// Chunks that states name to which somebody may return.
+    pub holdings: Holdings,
     /// Chunks that may have more blocks than are wanted.
     spare: BTreeSet<Slot>,
     /// Chunks that are on disks, and of which memory has copies as well.
@@ -161,7 +175,7 @@ impl Locations {
         if let Some(slot) = self.slots.find(hash, |slot| self.at(*slot).id == *id) {
             return *slot;
         }
-        let chunk = Some(Chunk::new(*id, now_ms));
+        let chunk = Some(Chunk::new(*id, self.holdings.begun(), now_ms));
         let slot = match self.free.pop() {
             Some(slot) => {
                 *part_mut(&mut self.chunks, slot.place()) = chunk;
@@ -250,8 +264,19 @@ impl Locations {
     // --- what benefactors have
 
     /// A benefactor says that it holds the block, durable.
-    pub fn confirm(&mut self, stored: &StoredBlock, from: BenefactorId, inventory: u32, now_ms: u64) {
+    pub fn confirm(
+        &mut self,
+        stored: &StoredBlock,
+        from: BenefactorId,
+        inventory: u32,
+        age: BlockAge,
+        now_ms: u64,
+    ) {
         let slot = self.enter(&stored.block.chunk, now_ms);
+        let is_it = |holder: &Holder| {
+            holder.benefactor == from && holder.block(stored.block.chunk) == stored.block
+        };
+        let is_unknown = age == BlockAge::Unknown && !self.at(slot).holders.iter().any(is_it);
         let BlockId { encoding, index, .. } = stored.block;
         let before = self.sizes(slot);
         let chunk = self.at_mut(slot);
@@ -282,6 +307,9 @@ impl Locations {
             holders.push(holder);
         }
         self.count_sizes(slot, before);
+        if is_unknown {
+            self.hold_unknown(slot);
+        }
         self.place(slot);
     }
 
@@ -337,10 +365,15 @@ impl Locations {
             self.totals.unique_bytes -= unique;
             self.totals.stored_bytes -= stored;
         }
-        if let Some((unique, stored)) = self.sizes(slot) {
+        let sizes = self.sizes(slot);
+        if let Some((unique, stored)) = sizes {
             self.totals.chunks += 1;
             self.totals.unique_bytes += unique;
             self.totals.stored_bytes += stored;
+        }
+        if self.at(slot).is_held {
+            let stored = |sizes: Option<(u64, u64)>| sizes.map_or(0, |(_, stored)| stored);
+            self.holdings.resize(slot, stored(before), stored(sizes));
         }
     }
 
@@ -370,7 +403,17 @@ impl Locations {
     /// One more refers to the chunk, and wants this distance. Until [`Locations::count`] it is counted as before.
     pub fn name(&mut self, id: &ChunkId, wanted: u8) -> Slot {
         let slot = self.enter(id, 0);
-        self.at_mut(slot).wants.add(wanted);
+        let (is_held, begun) = (self.at(slot).is_held, self.holdings.begun());
+        let chunk = self.at_mut(slot);
+        if chunk.wants.is_empty() {
+            // No state names it that somebody may return to.
+            chunk.born = begun;
+        }
+        chunk.wants.add(wanted);
+        if is_held {
+            let held = self.unhold(slot);
+            self.at_mut(slot).wants.remove(held);
+        }
         self.place(slot);
         slot
     }
@@ -396,9 +439,12 @@ impl Locations {
 
     /// One of those that refer to the chunk does so no longer.
     pub fn unname(&mut self, slot: Slot, wanted: u8, registry: &Registry) {
+        let is_held = self.at(slot).wants.is_last() && self.hold(slot, wanted);
         let chunk = self.at_mut(slot);
-        chunk.wants.remove(wanted);
-        if chunk.wants.is_empty() {
+        if !is_held {
+            chunk.wants.remove(wanted);
+        }
+        if is_held || chunk.wants.is_empty() {
             chunk.span = None;
         }
         self.count(slot, registry);
@@ -407,6 +453,9 @@ impl Locations {
 
     /// Lists the chunk as one to which nothing refers, or takes it from there, or out of the index.
     fn place(&mut self, slot: Slot) {
+        if self.at(slot).is_held && self.at(slot).holders.is_empty() {
+            self.unhold_gone(slot);
+        }
         let chunk = self.at(slot);
         let is_unnamed = chunk.wants.is_empty();
         let is_gone = is_unnamed && chunk.holders.is_empty();
@@ -475,12 +524,17 @@ impl Locations {
 
     /// Counts the chunk as it is now, and puts it into the queues of those that can make blocks of it.
     pub fn count(&mut self, slot: Slot, registry: &Registry) {
+        if self.at(slot).is_held {
+            let distance = self.at(slot).distance(registry);
+            self.want_as_found(slot, distance);
+        }
         let chunk = self.at(slot);
         let (distance, wanted) = (chunk.distance(registry), chunk.wanted());
         let is_moving = chunk.holders.iter().any(|holder| holder.leaves(registry));
         let lacks = if is_moving { chunk.distance_staying(registry) } else { distance } < wanted;
         let lasting = if is_moving { chunk.distance_lasting(registry) } else { distance };
-        let reach = (wanted > 0).then(|| chunk.reach(registry));
+        // No file needs what is held.
+        let reach = (wanted > 0 && !chunk.is_held).then(|| chunk.reach(registry));
         // Nothing of it is on a disk, and some memory has it.
         let alone = distance == 0 && chunk.is_there(registry);
         let in_memory = alone && wanted > 0;

@@ -30,6 +30,7 @@ mod persist;
 mod placing;
 mod policies;
 mod references;
+mod registered;
 mod relief;
 mod rename;
 mod replication;
@@ -76,7 +77,7 @@ use self::operations::Operations;
 use self::placing::Rankings;
 use self::references::References;
 use self::replication::Copies;
-use self::sessions::{Session, Sessions};
+use self::sessions::{EarlyClose, Session, Sessions};
 pub use self::state::Counts;
 use self::walks::Walk;
 use crate::record::{LAYOUT, POOL_KEY, PoolRecord, decode};
@@ -180,6 +181,7 @@ pub struct Core {
     /// Blocks to delete, each with the put sequence that the decision rests on.
     deletions: HashMap<BenefactorId, BTreeMap<BlockId, u64>>,
     references: References,
+    backups: registered::RegisteredBackups,
     walks: walks::Walks,
     collecting: collection::ByItself,
     emptying: memory::Emptying,
@@ -212,6 +214,7 @@ impl Core {
         core.lifetimes.begin(core.namespace.lived_ms);
         core.locations.is_counting = found;
         core.history.begin(store.sequence());
+        core.locations.holdings.begin(store.sequence(), core.backups.begin());
         let registry = &core.registry;
         core.hosts.begin(|id| registry.get(id).is_some());
         if !found {
@@ -256,6 +259,7 @@ impl Core {
             begun: hold::Begun::default(),
             deletions: HashMap::new(),
             references: References::default(),
+            backups: registered::RegisteredBackups::default(),
             walks: walks::Walks::default(),
             collecting: collection::ByItself::default(),
             emptying: memory::Emptying::default(),
@@ -278,6 +282,7 @@ impl Core {
             Some(Table::Operation) => self.operations.load(rest, bytes)?,
             Some(Table::Start) => self.history.load(rest, bytes)?,
             Some(Table::Past) => self.hosts.load(rest, bytes),
+            Some(Table::Backup) => self.backups.load(rest, bytes)?,
             Some(Table::ShutOut) => self.shut_out.load(rest, bytes)?,
             Some(Table::Names) => self.references.load(rest, bytes, &mut self.locations)?,
             Some(table) => self.namespace.load(table, rest, bytes)?,
@@ -323,6 +328,7 @@ impl Core {
         self.operations.take_changes(&mut batch);
         self.history.take_changes(&mut batch);
         self.shut_out.take_changes(&mut batch);
+        self.backups.take_changes(&mut batch);
         self.hosts.take_changes(&mut batch);
         batch
     }
@@ -330,6 +336,12 @@ impl Core {
     /// What was taken is durable; `sequence` is the number of the last commit.
     pub fn committed(&mut self, sequence: u64) {
         self.history.committed(sequence);
+        self.locations.holdings.committed(sequence);
+    }
+
+    /// A recovery from the keepers brings back the state of this commit or a later one; `None`: the pool has no keepers.
+    pub fn keepers_have(&mut self, commit: Option<u64>) {
+        self.locations.holdings.keepers_have(commit);
     }
 
     /// Identity of this start.
@@ -375,7 +387,7 @@ impl Core {
             Q::Names { session, first, chunks } => self.take_names(session, first, chunks, now),
             Q::Commit { .. } => self.commit(request, now),
             Q::CloseSession { session, interrupted } => self.close_session(session, interrupted),
-            Q::Closing { session, size } => self.closing(session, size, now),
+            Q::Closing { session, size, changes } => self.closing(session, EarlyClose { size, changes }, now),
             Q::AwaitCopies { ino, hold } => self.await_copies(ino, &hold),
             Q::Aggregate { folder, timestep, containers } => {
                 self.aggregate(folder, timestep, &containers, now)
@@ -396,6 +408,7 @@ impl Core {
             Q::Fates { folder, lifetime, done } => self.fates(folder, lifetime.as_deref(), done),
             Q::Revoke { member } => self.revoke(member, now),
             Q::AcceptOlderStore => self.accept_older_store(),
+            Q::ReleaseBackup { commit } => self.release_backup(commit),
             Q::Settle(session) => self.sessions.get_mut(session, now.ms).map(|_| ManagerReply::Done),
             _ => self.read(request, now),
         }
@@ -592,8 +605,17 @@ impl Core {
             size::human(space.reserved_bytes),
             size::human(space.free_bytes)
         );
+        let held = self.locations.holdings.sum_of_backups();
+        let message = match held.bytes {
+            0 => message,
+            bytes => format!("{message}; registered backups hold {} of removed files", size::human(bytes)),
+        };
         let waits = self.registry.iter().any(|(_, benefactor)| benefactor.load.wish != OwnerWish::Serve);
         let next = match waits {
+            _ if held.bytes > 0 => {
+                "give backups up that `stdchk status` lists (`stdchk manager backup --release COMMIT`), remove files, or add \
+                 benefactors"
+            }
             true => {
                 "have benefactors resumed that are paused or drained (`stdchk benefactor resume`), or add some"
             }
@@ -635,17 +657,18 @@ impl Core {
         // First, since a client that is told that its session is forgotten asks for new receipts anyway.
         self.sessions.get_mut(id, now.ms)?;
         receipts.iter().try_for_each(|(at, receipt)| self.check_receipt(*at, receipt))?;
-        let session = self.sessions.get_mut(id, now.ms)?;
         let mut used: u64 = 0;
         for (at, receipt) in receipts {
             let inventory = self.registry.get(*at).map_or(0, |benefactor| benefactor.inventory);
+            let age = self.age_of_news(*at);
+            let session = self.sessions.get_mut(id, now.ms)?;
             for stored in &receipt.blocks {
                 let chunk = stored.block.chunk;
                 session.asked.remove(&chunk);
                 if session.secured.insert(chunk) && !session.pinned.contains(&chunk) {
                     used = used.saturating_add(u64::from(stored.stored_length));
                 }
-                self.locations.confirm(stored, *at, inventory, now.ms);
+                self.locations.confirm(stored, *at, inventory, age, now.ms);
                 self.locations.touch(&chunk, now.ms);
                 self.locations.requeue(&chunk, &self.registry);
             }
@@ -689,9 +712,9 @@ impl Core {
         chunks.try_for_each(|chunk| commit::check_chunk(&chunk))
     }
 
-    fn closing(&mut self, id: SessionId, size: u64, now: Now) -> Answer {
+    fn closing(&mut self, id: SessionId, close: EarlyClose, now: Now) -> Answer {
         let session = self.sessions.get_mut(id, now.ms)?;
-        session.closing = Some(size);
+        session.closing = Some(close);
         let ino = session.ino;
         Ok(match self.hold_closing(id, ino)? {
             Some(hold) => ManagerReply::Held { attr: self.namespace.attr(ino)?, hold },
@@ -714,7 +737,7 @@ impl Core {
         let finished = self.namespace.finish(id, state);
         if let Some(session) = self.let_go_of(id) {
             // Who ends it without an interruption has committed all of it: the commit may have come before the word of the close.
-            if let Some(size) = session.closing.filter(|_| state != VersionState::Closed) {
+            if let Some(EarlyClose { size, .. }) = session.closing.filter(|_| state != VersionState::Closed) {
                 self.namespace.note_lost(session.ino, id, size);
             }
             self.sets_changed(session.ino);
@@ -748,13 +771,16 @@ impl Core {
         if may_store {
             self.take_out_gone_memory(now);
         }
+        if !is_set_back {
+            self.end_backups();
+        }
         if !self.settled && !is_set_back && now.ms >= self.unsettled_until_ms {
             self.settle();
         }
         let ended = self.copies.give_up_late(now.ms);
         self.copies_ended(&ended);
         self.settle_references();
-        self.pool_changed |= !is_set_back && self.lifetimes.must_save_time(self.namespace.lived_ms);
+        self.pool_changed |= !is_set_back && self.lifetimes.must_save_time(self.namespace.lived_ms, !self.backups.is_empty());
     }
 
     /// Ends what sessions of before the start left, once their clients had a lease to come back.

@@ -79,9 +79,10 @@ impl List {
         }
     }
 
-    /// What it wants of its chunks by those that refer to it; 0: nobody does.
+    /// What it wants of its chunks by those that refer to it; 0: nobody does. A base stays as far from loss as it was when its last version
+    /// went: a state may name it to which somebody returns.
     fn wanted(&self) -> u8 {
-        self.versions.most().max(if self.sessions > 0 { BASE } else { 0 })
+        self.versions.most().max(if self.sessions > 0 { self.counted.max(BASE) } else { 0 })
     }
 
     /// Lets its chunks be wanted as those that refer to it want it now.

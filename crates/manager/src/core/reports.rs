@@ -11,6 +11,7 @@ use stdchk_model::{BenefactorId, BlockId, ErrorCode, Failure, Tier};
 
 use super::benefactors::Benefactor;
 use super::chunk::Care;
+use super::locations::BlockAge;
 use super::walks::Walk;
 use super::{Answer, Core, HostKey, Now, check_length};
 
@@ -110,7 +111,7 @@ impl Core {
             (benefactor.valid_inventory, benefactor.tells) = (inventory, false);
             self.registry.take_inventory();
         }
-        self.confirm_all(id, inventory, &blocks, now);
+        self.confirm_all(id, (inventory, BlockAge::Unknown), &blocks, now);
         if last {
             self.walk(Walk::Benefactor(id, None));
         }
@@ -151,7 +152,7 @@ impl Core {
         }
         // A block that is gone may be why something failed: then it is planned anew without that.
         self.remove_all(id, &removed);
-        self.confirm_all(id, inventory, &added, now);
+        self.confirm_all(id, (inventory, self.age_of_news(id)), &added, now);
         self.update_states(now);
         self.give_back(id, now);
         if self.has_let_go(id) {
@@ -219,9 +220,23 @@ impl Core {
         })
     }
 
-    fn confirm_all(&mut self, id: BenefactorId, inventory: u32, blocks: &[StoredBlock], now: Now) {
+    /// What is known of the past of a block of which a benefactor says only now that it has it.
+    pub(super) fn age_of_news(&self, id: BenefactorId) -> BlockAge {
+        match self.registry.get(id).is_some_and(|benefactor| benefactor.reported) {
+            true => BlockAge::New,
+            false => BlockAge::Unknown,
+        }
+    }
+
+    fn confirm_all(
+        &mut self,
+        id: BenefactorId,
+        (inventory, age): (u32, BlockAge),
+        blocks: &[StoredBlock],
+        now: Now,
+    ) {
         for stored in blocks {
-            self.locations.confirm(stored, id, inventory, now.ms);
+            self.locations.confirm(stored, id, inventory, age, now.ms);
             self.keep_block(&stored.block, id);
             match self.copies.arrived(&stored.block.chunk, id) {
                 true => self.locations.care_for(&stored.block.chunk, Care::Waits, &self.registry),

@@ -40,8 +40,17 @@ pub struct Session {
     pub opened_ms: Option<u64>,
     /// Where its next stripe starts.
     pub turn: u64,
-    /// Its application was told that the file, of so many bytes, is closed; the commit has not come yet.
-    pub closing: Option<u64>,
+    /// Its application was told that the file is closed; the commit has not come yet.
+    pub closing: Option<EarlyClose>,
+}
+
+/// A file that its application takes for closed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EarlyClose {
+    /// Its size, bytes.
+    pub size: u64,
+    /// How many of its session's changes were closed.
+    pub changes: u64,
 }
 
 impl Session {

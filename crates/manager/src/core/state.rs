@@ -3,13 +3,16 @@
 use std::collections::BTreeMap;
 
 use stdchk_model::limits::{CHUNK_BYTES_DEFAULT, LIST_ENTRIES_MAX};
-use stdchk_model::message::manager::{BenefactorState, CheckpointSet, MemorySpace, PoolStatus, Space};
+use stdchk_model::message::manager::{
+    BenefactorState, CheckpointSet, HeldBack, MemorySpace, PoolStatus, Space,
+};
 use stdchk_model::naming::Naming;
 use stdchk_model::sets::{FileVersions, checkpoint_sets};
 use stdchk_model::user::Access;
 use stdchk_model::{ErrorCode, Failure, Ino, Tier};
 
 use super::inode::{Body, Inode};
+use super::locations::HeldSum;
 use super::{Core, Now};
 
 /// What a store holds.
@@ -137,7 +140,14 @@ impl Core {
             chunks_moving: moving.chunks,
             chunks_unmovable: moving.stuck,
             memory: self.memory(),
+            held: self.held(now),
         }
+    }
+
+    /// What is kept for states that somebody may return to.
+    fn held(&self, now: Now) -> HeldBack {
+        let HeldSum { chunks, bytes } = self.locations.holdings.sum_of_backups();
+        HeldBack { backups: self.registered_backups(), chunks, bytes, stopped: self.stopped(now) }
     }
 
     /// The sets of a folder that fit a message.

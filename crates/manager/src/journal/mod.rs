@@ -34,6 +34,11 @@ pub fn may_be_kept(at: Tier) -> bool {
 /// Commits that are kept for keepers, bytes; while one of them takes a base it misses those of many seconds.
 const MEMORY_BYTES: usize = 8 << 20;
 const MEMORY_BYTES_BESIDE_A_BASE: usize = 32 << 20;
+/// A keeper that lacks commits of so long ago counts as lost when it is asked what a recovery would bring back, milliseconds: it is seconds
+/// behind as a rule, and for so long one that lies about it can hold up a collection.
+const ABSENT_MS: u64 = 60_000;
+/// How often it is noted how far the store is, milliseconds.
+const MARK_EVERY_MS: u64 = 5_000;
 /// Commits are handed out until they take so many bytes.
 const ANSWER_BYTES: usize = 2 << 20;
 
@@ -49,13 +54,20 @@ pub struct Journal {
     bases: HashMap<BenefactorId, (Moment, Reading)>,
     /// The last commit that each benefactor said it has.
     heard: HashMap<BenefactorId, u64>,
+    /// The last commit of this store that each benefactor said is durable there.
+    durable: HashMap<BenefactorId, u64>,
+    /// The last commit at some times: when, milliseconds of the manager's life, and which. The first is the newest that is older than
+    /// [`ABSENT_MS`], or the first of all.
+    marks: VecDeque<(u64, u64)>,
 }
 
 impl Journal {
     /// Of a start on a store whose last commit, of an earlier start, is `before`.
     pub fn new(sealer: Sealer, before: Moment) -> Self {
-        let (commits, bases, heard) = (VecDeque::new(), HashMap::new(), HashMap::new());
-        Self { sealer, now: before, commits, bytes: 0, bases, heard }
+        let (commits, bases, heard, durable) =
+            (VecDeque::new(), HashMap::new(), HashMap::new(), HashMap::new());
+        let marks = VecDeque::from([(0, before.commit)]);
+        Self { sealer, now: before, commits, bytes: 0, bases, heard, durable, marks }
     }
 
     /// A benefactor says that it has this much.
@@ -64,6 +76,31 @@ impl Journal {
             Some(has) => self.heard.insert(id, has.moment.commit),
             None => self.heard.remove(&id),
         };
+    }
+
+    /// A benefactor says that this commit of the store, and all before it, are durable there.
+    pub fn is_durable(&mut self, id: BenefactorId, commit: Option<u64>) {
+        match commit {
+            Some(commit) => self.durable.insert(id, commit.min(self.now.commit)),
+            None => self.durable.remove(&id),
+        };
+    }
+
+    /// The commit to which a recovery from these keepers returns at least; `None`: there are none.
+    ///
+    /// Recovery takes the longest journal that goes through what two thirds of the keepers have, and a third of them may be lost or lie
+    /// ([`crate::recover`]). So it comes back at least as far as the slowest of those that follow. A keeper that isn't on-line, or doesn't
+    /// follow for [`ABSENT_MS`], counts as lost, as long as no more than a third does. Beyond that the absent ones decide to what a
+    /// recovery returns, and collection waits for them.
+    pub fn kept_by(&self, keepers: &[(BenefactorId, bool)]) -> Option<u64> {
+        let durable = |id: &BenefactorId| self.durable.get(id).copied().unwrap_or(0);
+        let mut all: Vec<u64> = keepers.iter().map(|(id, _)| durable(id)).collect();
+        all.sort_unstable_by(|one, other| other.cmp(one));
+        let decides = *all.get(keepers.len() / 3)?;
+        let followed = self.marks.front().map_or(0, |(_, commit)| *commit);
+        let online = keepers.iter().filter(|(_, is_online)| *is_online);
+        let slowest = online.map(|(id, _)| durable(id)).filter(|commit| *commit >= followed).min();
+        Some(slowest.map_or(decides, |slowest| slowest.min(decides)))
     }
 
     /// How far a keeper is.
@@ -160,14 +197,21 @@ impl Journal {
         self.bases.clear();
     }
 
-    /// Lets go of bases that nobody reads.
+    /// Lets go of bases that nobody reads, and notes how far the store is.
     pub(crate) fn tick(&mut self, now_ms: u64) {
+        if self.marks.back().is_none_or(|(ms, _)| now_ms.saturating_sub(*ms) >= MARK_EVERY_MS) {
+            self.marks.push_back((now_ms, self.now.commit));
+        }
+        while self.marks.get(1).is_some_and(|(ms, _)| now_ms.saturating_sub(*ms) >= ABSENT_MS) {
+            self.marks.pop_front();
+        }
         self.bases.retain(|_, (_, reading)| !reading.is_left(now_ms));
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use stdchk_model::PoolId;
     use stdchk_model::journal::Journal as Pieces;
 
@@ -305,6 +349,75 @@ mod tests {
         world.follow();
         world.check();
         assert!(world.journal.bases.is_empty());
+    }
+
+    #[test]
+    fn collection_waits_for_the_slowest_keeper_that_follows_and_for_absent_ones_only_if_they_decide() {
+        let mut world = World::new();
+        (0..100).for_each(|_| world.commit(10));
+        let mut journal = world.journal;
+        let ids = |count| (0..count).map(BenefactorId).collect::<Vec<_>>();
+        let online = |count| ids(count).into_iter().map(|id| (id, true)).collect::<Vec<_>>();
+        let mut kept = |ms: u64, told: &[Option<u64>], away: &[u32]| {
+            journal.tick(ms);
+            let count = u32::try_from(told.len()).unwrap();
+            ids(count).into_iter().zip(told).for_each(|(id, told)| journal.is_durable(id, *told));
+            let mut keepers = online(count);
+            keepers.iter_mut().for_each(|(id, is_online)| *is_online = !away.contains(&id.0));
+            journal.kept_by(&keepers)
+        };
+        assert_eq!(kept(0, &[], &[]), None, "without keepers nothing waits");
+        assert_eq!(kept(0, &[Some(97)], &[]), Some(97));
+        assert_eq!(kept(0, &[Some(1_000_000)], &[]), Some(100), "nobody has what there is not");
+        assert_eq!(kept(0, &[None, None, None], &[]), Some(0));
+        assert_eq!(kept(0, &[Some(100), Some(98), None], &[2]), Some(98));
+        assert_eq!(kept(0, &[Some(100), Some(98), Some(97)], &[]), Some(97), "the slowest of all");
+        // Commits of so long ago one lacks that follows no more.
+        assert_eq!(kept(ABSENT_MS, &[Some(100), Some(98), Some(97)], &[]), Some(97), "nobody knows yet");
+        assert_eq!(kept(2 * ABSENT_MS, &[Some(100), Some(100), Some(97)], &[]), Some(100));
+        assert_eq!(kept(2 * ABSENT_MS, &[Some(100), Some(3), Some(97)], &[]), Some(97), "two thirds decide");
+        assert_eq!(kept(2 * ABSENT_MS, &[Some(100), Some(3)], &[]), Some(100));
+        let seven = [Some(100), Some(100), Some(99), Some(5), Some(5), Some(5), Some(5)];
+        assert_eq!(kept(2 * ABSENT_MS, &seven, &[]), Some(99));
+        assert_eq!(kept(2 * ABSENT_MS, &seven, &[1, 2]), Some(99), "who is away counts by what it had");
+    }
+
+    proptest! {
+        /// A third of the keepers may say that more is durable than is. What recovery brings back is never before what the collection went by.
+        #[test]
+        fn no_recovery_comes_back_before_what_collection_went_by(
+            ends in prop::collection::vec((10u64..100, 1u64..100), 1..8),
+            liars in prop::collection::btree_set(0usize..8, 0..3),
+            lost in prop::collection::btree_set(0usize..8, 0..3),
+        ) {
+            let count = ends.len();
+            let spoilt: Vec<usize> = liars.union(&lost).copied().filter(|at| *at < count).collect();
+            prop_assume!(spoilt.len() <= count / 3);
+            let mut world = World::new();
+            (0..100).for_each(|_| world.commit(10));
+            let ids: Vec<BenefactorId> = (0..).take(count).map(BenefactorId).collect();
+            for (at, (end, _)) in ends.iter().enumerate() {
+                let told = if liars.contains(&at) { 100 } else { *end };
+                world.journal.is_durable(ids[at], Some(told));
+            }
+            let keepers: Vec<_> = ids.iter().map(|id| (*id, true)).collect();
+            let kept = world.journal.kept_by(&keepers).unwrap();
+            let vouched = |at: usize| {
+                let (end, base) = (ends[at].0, ends[at].1.min(ends[at].0));
+                let mut journal = Pieces::default();
+                let moment = |commit| Moment { start: OWN, commit };
+                let base_piece = Piece::Base { moment: moment(base), key: 9, part: 0, last: true, sealed: Vec::new() };
+                journal.follow(&base_piece).unwrap();
+                for commit in base + 1..=end {
+                    journal.follow(&Piece::Commit { moment: moment(commit), before: OWN, sealed: Vec::new() }).unwrap();
+                }
+                crate::recover::Vouched { benefactor: ids[at], journal, keepers: ids.clone() }
+            };
+            let found: Vec<_> = (0..count).filter(|at| !lost.contains(at)).map(vouched).collect();
+            if let Some(agreed) = crate::recover::agree(&found).filter(|agreed| agreed.agreed.is_some()) {
+                prop_assert!(agreed.end.commit >= kept, "{agreed:?} is before {kept}");
+            }
+        }
     }
 
     #[test]

@@ -161,6 +161,7 @@ fn a_commit_counts_the_chunks_that_it_reports_itself() {
         hole_bytes: 0,
         receipts,
         key: None,
+        changes: 0,
     };
     assert_eq!(
         pool.ask(commit(Vec::new())).unwrap_err().code,

@@ -208,7 +208,7 @@ fn an_early_close_waits_before_its_commit() {
     let (first, second) = (file(&mut pool, folder, 0, 1), file(&mut pool, folder, 0, 2));
     pool.write(1, first, &[1], &[0]);
     pool.open(2, second);
-    let closing = ManagerRequest::Closing { session: session(2), size: 1 };
+    let closing = ManagerRequest::Closing { session: session(2), size: 1, changes: 1 };
     let ManagerReply::Held { hold, .. } = pool.ask(closing.clone()).unwrap() else {
         panic!("it should wait")
     };

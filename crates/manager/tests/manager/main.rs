@@ -11,6 +11,7 @@ mod drain;
 mod exposure;
 mod forget;
 mod harness;
+mod held;
 mod history;
 mod lifetimes;
 mod loads;

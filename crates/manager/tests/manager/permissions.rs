@@ -203,7 +203,7 @@ const TABLE: &[(&str, Asking, [&str; 3])] = &[
             let packed = PackedMembers { session: session(9), members: vec![(t.file, 2)] };
             Q::Aggregate { folder: t.app, timestep: 1, containers: vec![packed] }
         },
-        ["oa", "ogta", "oa"],
+        ["oa", "oa", "oa"],
     ),
     ("policy", |t| Q::GetPolicy(t.file), ["oga", "ogta", "ota"]),
     ("explain", |t| Q::Explain { ino: t.file, machine: MachineId([1; 16]) }, ["oga", "ogta", "ota"]),
@@ -290,8 +290,9 @@ fn of_session() -> Vec<Q> {
             hole_bytes: 0,
             receipts: Vec::new(),
             key: None,
+            changes: 0,
         },
-        Q::Closing { session, size: 1 },
+        Q::Closing { session, size: 1, changes: 1 },
         Q::Settle(session),
         Q::CloseSession { session, interrupted: true },
     ]
@@ -311,10 +312,10 @@ fn all_requests_are_in_the_tables() {
     };
     let known: BTreeSet<u8> = (0..=u8::MAX).filter(knows).collect();
     // Those of benefactors and operators: model's own test has whom they are refused to.
-    let others: BTreeSet<u8> = (51..=57).chain(60..=65).collect();
+    let others: BTreeSet<u8> = (51..=57).chain(60..=66).collect();
     assert_eq!(tried.union(&others).copied().collect::<BTreeSet<_>>(), known);
     assert!(tried.is_disjoint(&others));
-    for request in [Q::Collect { dry_run: true }, Q::Members, Q::AcceptOlderStore, Q::BeginBackup] {
+    for request in [Q::Collect { dry_run: true }, Q::Members, Q::AcceptOlderStore, Q::BeginBackup { keep_ms: 1 }, Q::ReleaseBackup { commit: 1 }] {
         assert!(!request.may_be_asked_by(Role::Client));
     }
 }

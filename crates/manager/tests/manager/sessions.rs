@@ -535,7 +535,7 @@ fn a_new_file_resembles_that_of_its_rank_and_not_that_of_another_rank_which_was_
 }
 
 fn closing(pool: &mut Pool, number: u8, size: u64) {
-    assert_eq!(pool.ask(ManagerRequest::Closing { session: session(number), size }), Ok(ManagerReply::Done));
+    assert_eq!(pool.ask(ManagerRequest::Closing { session: session(number), size, changes: 1 }), Ok(ManagerReply::Done));
 }
 
 fn states(pool: &mut Pool, file: Ino) -> Vec<(u64, u64, VersionState)> {
@@ -657,6 +657,7 @@ fn a_commit_that_is_the_last_one_finishes_its_version_in_the_same_step() {
         hole_bytes: 0,
         receipts: Vec::new(),
         key: None,
+        changes: 1,
     };
     let first = pool.ask(commit.clone()).unwrap();
     assert_eq!(pool.ask(commit).unwrap(), first, "its answer was lost");
@@ -682,6 +683,7 @@ fn a_commit_whose_answer_was_lost_is_done_once_though_others_have_committed_sinc
                 hole_bytes: 0,
                 receipts: Vec::new(),
                 key: None,
+                changes: 1,
             };
             match pool.ask(request).unwrap() {
                 ManagerReply::Version { info: Some(info), .. } => info.version,
@@ -701,5 +703,20 @@ fn a_commit_whose_answer_was_lost_is_done_once_though_others_have_committed_sinc
             _ => (1, vec![1, 2]),
         };
         assert_eq!((again, numbers), expected, "each session leaves one version");
+    }
+}
+
+#[test]
+fn a_commit_that_began_before_the_file_was_closed_early_does_not_clear_the_record() {
+    let (mut pool, _, file) = pool_with_file();
+    for (number, commit_has, lost) in [(1, 1, 1), (2, 2, 1)] {
+        pool.open(number, file);
+        let closed = ManagerRequest::Closing { session: session(number), size: 77, changes: 2 };
+        assert_eq!(pool.ask(closed), Ok(ManagerReply::Done));
+        pool.secure(number, &[1], &[0]);
+        pool.changes = commit_has;
+        pool.commit(number, &[1]).unwrap();
+        pool.interrupt(number);
+        assert_eq!(pool.status().versions_lost, lost, "the commit has {commit_has} changes of 2");
     }
 }

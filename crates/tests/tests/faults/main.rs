@@ -18,6 +18,7 @@ mod early;
 mod erasure;
 mod exposure;
 mod full_disk;
+mod held;
 mod interrupts;
 mod lifetimes;
 mod loaded;

@@ -213,7 +213,7 @@ fn an_adversary_that_asks_the_manager_itself_gets_nothing_of_another_user() {
             open(2),
             open(1),
             ManagerRequest::CloseSession { session: of_alice, interrupted: true },
-            ManagerRequest::Closing { session: of_alice, size: 0 },
+            ManagerRequest::Closing { session: of_alice, size: 0, changes: 0 },
             change(chmod),
             change(Change::DropVersion { ino, version: 1 }),
             change(Change::Link { ino, parent: Ino::ROOT, name: "mine".to_owned() }),

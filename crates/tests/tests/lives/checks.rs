@@ -81,15 +81,15 @@ impl World {
         let unreadable = self.unreadable();
         self.lost.retain(|number| unreadable.contains(number));
         // What only memory had may go with all memory that a commit rested on, and not before.
-        let losses = |number: &Number| self.lost_in_memory.get(number).copied().unwrap_or(0);
-        let gone: Vec<Number> =
-            unreadable.iter().copied().filter(|number| losses(number) >= to_usize(MEMORIES)).collect();
-        self.lost.extend(gone);
+        let counts = |(number, losses): (&Number, &usize)| (*losses >= to_usize(MEMORIES)).then_some(*number);
+        let gone_in_memory: BTreeSet<Number> = self.lost_in_memory.iter().filter_map(counts).collect();
+        self.lost.extend(unreadable.intersection(&gone_in_memory));
         self.forgive_what_a_liar_had(&unreadable);
         if let Some(number) = unreadable.difference(&self.lost).next() {
             let at = self.holders().remove(number).unwrap_or_default();
             panic!("a version names chunk {number}, of which only this is durable: {}", self.shown_at(&at));
         }
+        self.check_registered(&gone_in_memory);
         for node in &self.nodes {
             assert!(node.keeps_within_its_donation(), "{:?} takes more than it was given", node.id);
         }
@@ -105,6 +105,23 @@ impl World {
         self.lost.extend(unreadable.difference(&self.readable).copied());
         self.readable.extend(named.difference(unreadable));
         self.readable.retain(|number| named.contains(number));
+    }
+
+    /// All that the registered backup lists can be read.
+    fn check_registered(&mut self, gone_in_memory: &BTreeSet<Number>) {
+        let Some(mut registered) = self.registered.take() else { return };
+        registered.listed.retain(|number| !gone_in_memory.contains(number) && !self.lost.contains(number));
+        let holders = self.holders();
+        for number in &registered.listed {
+            let at = holders.get(number).cloned().unwrap_or_default();
+            let is_readable = suffice(at.iter().map(|(block, _)| block));
+            assert!(
+                is_readable,
+                "the registered backup lists chunk {number}, of which only this is durable: {}",
+                self.shown_at(&at)
+            );
+        }
+        self.registered = Some(registered);
     }
 
     fn check_name(&mut self, place: usize) {
@@ -246,6 +263,10 @@ impl World {
         for number in all.difference(&self.lost.clone()).copied() {
             let at = holders.remove(&number).unwrap_or_default();
             let is_named = named.contains(&number);
+            if !is_named && self.registered.is_some() {
+                // It may be held, for the backup or since its past is unknown.
+                continue;
+            }
             let distance = if is_named { self.distance() } else { 0 };
             if at.iter().any(|(_, node)| self.nodes[*node].tier == Tier::Memory) {
                 return Err(format!("chunk {number} is in memory still: {}", self.shown_at(&at)));

@@ -192,6 +192,7 @@ impl Client {
                 stored_bytes: 0,
                 named_before: 0,
                 key: None,
+                changes: 0,
                 named: match &root {
                     MapRoot::Inline { .. } => Vec::new(),
                     MapRoot::Pieces { .. } if plant == Plant::NameLeftOut => {

@@ -16,6 +16,7 @@ impl World {
         // So many benefactors can be lost.
         let losses = 1 + self.below(distance.max(2) - 1);
         let nodes = self.some_nodes(losses);
+        self.expect_losses(losses);
         let kind = self.below(if self.is_coded() { 8 } else { 7 });
         match kind {
             0 | 1 if distance >= 2 => self.flip_bits(&nodes),

@@ -49,6 +49,7 @@ impl Life {
                 world.check();
             }
             world.begin_event(self.seed, EVENTS);
+            world.release_backup();
             world.quiet();
         }));
         lived.map(|()| world.hash()).map_err(|cause| {

@@ -7,6 +7,7 @@ use stdchk_manager::store::{MemoryStore, Store as _};
 use stdchk_model::message::manager::{Change, ManagerReply, ManagerRequest};
 use stdchk_model::{BlockId, ErrorCode, Failure, OpId, PoolId, Redundancy};
 
+use super::checks::true_distance;
 use super::content::{Number, name};
 use super::model::Files;
 use super::plant::Plant;
@@ -21,7 +22,21 @@ pub struct Backup {
     files: Files,
     /// What the folder asked for then.
     redundancy: Redundancy,
+    /// It is registered, or was.
+    registered: Option<Registered>,
 }
+
+/// A registered backup, as its operator knows it.
+#[derive(Clone)]
+pub struct Registered {
+    /// The commit that it shows.
+    commit: u64,
+    /// The chunks that its versions name, all of which could be read when it was made.
+    pub listed: BTreeSet<Number>,
+}
+
+/// For how long backups are registered, milliseconds: longer than lives take.
+const KEEP_MS: u64 = 1 << 50;
 
 pub fn load(disk: &MemoryStore, start: u64, now: Now) -> Core {
     let timing = Timing {
@@ -126,10 +141,47 @@ impl World {
     // --- copies of the store
 
     pub fn back_up(&mut self) {
-        self.note("the manager's store is copied".to_owned());
+        let registers = self.registered.is_none() && self.below(2) == 0;
+        if registers {
+            let unreadable = self.unreadable();
+            let listed = self.named().difference(&unreadable).copied().collect();
+            if let Ok(commit) = self.core.register_backup(KEEP_MS) {
+                self.commit_store();
+                assert_eq!(commit, self.disk.sequence(), "the copy is of another commit");
+                self.registered = Some(Registered { commit, listed });
+            }
+        }
+        self.note(format!("the manager's store is copied, and the copy registered: {registers}"));
+        let registered = self.registered.clone().filter(|_| registers);
         let (store, start, sequence) = (self.disk.copy(), self.starts, self.disk.sequence());
         self.backup =
-            Some(Backup { store, start, sequence, files: self.files.clone(), redundancy: self.redundancy });
+            Some(Backup { store, start, sequence, files: self.files.clone(), redundancy: self.redundancy, registered });
+    }
+
+    /// A backup is made, or one that is registered given up.
+    pub fn back_up_or_release(&mut self) {
+        if self.registered.is_none() {
+            return self.back_up();
+        }
+        self.release_backup();
+    }
+
+    /// The registered backup is given up.
+    pub fn release_backup(&mut self) {
+        let Some(Registered { commit, .. }) = self.registered.take() else { return };
+        self.note(format!("the backup of commit {commit} is given up"));
+        assert_eq!(self.ask(ManagerRequest::ReleaseBackup { commit }), Ok(ManagerReply::Done));
+    }
+
+    /// So many benefactors may be lost: what the registered backup alone names is kept as far from loss as its versions were, which may be
+    /// nearer.
+    pub fn expect_losses(&mut self, losses: usize) {
+        let (named, holders, nodes) = (self.named(), self.holders(), self.nodes.len());
+        let Some(registered) = &mut self.registered else { return };
+        registered.listed.retain(|number| {
+            let survives = |at| true_distance(at, nodes) as usize > losses;
+            named.contains(number) || holders.get(number).is_some_and(survives)
+        });
     }
 
     /// Whether some benefactor remembers what the copy of the store lacks.
@@ -155,6 +207,19 @@ impl World {
         let newer = std::mem::replace(&mut self.disk, backup.store);
         let files = self.files.clone();
         self.files.set_back_to(backup.files);
+        let registered = std::mem::replace(&mut self.registered, backup.registered);
+        // What became weak or was given up since, the backup doesn't know.
+        let is_kept = match (&mut self.registered, &registered) {
+            (Some(then), Some(now)) if then.commit == now.commit => {
+                then.listed.clone_from(&now.listed);
+                true
+            }
+            (Some(then), _) => {
+                then.listed.clear();
+                false
+            }
+            (None, _) => false,
+        };
         let _ended = self.begin_manager();
         for node in 0..self.nodes.len() {
             if self.nodes[node].is_up() {
@@ -172,29 +237,33 @@ impl World {
         let refused = self.core.collect(Cursor::Garbage(None), true, self.now);
         let refused = refused.is_err_and(|failure| failure.code == ErrorCode::Denied);
         if refused && self.below(2) == 0 {
-            return self.accept_older_store(backup.redundancy, &named);
+            return self.accept_older_store(backup.redundancy, is_kept, &named);
         }
         self.note("the newer store is put back".to_owned());
-        (self.disk, self.files) = (newer, files);
+        (self.disk, self.files, self.registered) = (newer, files, registered);
         let _ended = self.begin_manager();
         self.check();
         assert!(refused, "nobody notices that the manager's store is an older copy");
     }
 
-    /// What was stored since the store was copied is given up. The copy was registered nowhere: chunks may be gone that only versions need
-    /// which were removed since. What versions named until now (`named`) is there.
-    fn accept_older_store(&mut self, redundancy: Redundancy, named: &BTreeSet<Number>) {
-        self.note("what was stored since is given up".to_owned());
+    /// What was stored since the store was copied is given up. What versions named until now (`named`) is there. Other chunks may be gone that
+    /// versions need which were removed since, unless the copy was registered all the time.
+    fn accept_older_store(&mut self, redundancy: Redundancy, is_kept: bool, named: &BTreeSet<Number>) {
+        self.note(format!("what was stored since is given up; the backup was kept: {is_kept}"));
         assert_eq!(self.ask(ManagerRequest::AcceptOlderStore), Ok(ManagerReply::Done));
         self.redundancy = redundancy;
-        let lost_before = std::mem::take(&mut self.lost);
-        self.lost = self.unreadable();
-        let missing: Vec<Number> = self.lost.intersection(named).copied().collect();
-        let is_spared = missing.iter().all(|number| lost_before.contains(number));
+        let unreadable = self.unreadable();
+        if let Some(registered) = self.registered.as_ref().filter(|_| is_kept) {
+            let gone = unreadable.intersection(&registered.listed).next();
+            assert_eq!(gone, None, "a chunk that the registered backup lists is gone");
+        }
+        let missing: Vec<&Number> = unreadable.intersection(named).collect();
+        let is_spared = missing.iter().all(|number| self.lost.contains(number));
         assert!(
             is_spared,
             "an older store is accepted, and {missing:?} are gone, which were there for the newer one"
         );
+        self.lost = unreadable;
         self.check();
         if self.below(2) == 0 {
             // Who remembers what was given up tells it once more.
@@ -215,6 +284,12 @@ impl World {
             Plant::MadeUpFragmentsCount => self.trim_what_fragments_make(),
             Plant::OlderVersionsGo => self.drop_the_oldest(),
             Plant::SetsGoTooSoon => self.let_a_set_go(),
+            Plant::SweepIgnoresBackups => {
+                let (named, listed) = (self.named(), self.registered.as_ref().map(|one| one.listed.clone()));
+                let goes = |number: &Number| listed.as_ref().is_some_and(|listed| listed.contains(number));
+                let stays = self.holders().into_keys().filter(|number| named.contains(number) || !goes(number));
+                self.delete_all_but(&stays.collect());
+            }
             Plant::EncodingsAddUp | Plant::FragmentsCountAsCopies => self.trim_too_much(),
             Plant::SweepOfWhatIsYounger => match self.seen.take() {
                 Some(named) => self.delete_all_but(&named),

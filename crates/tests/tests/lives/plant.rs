@@ -85,6 +85,8 @@ pub enum Plant {
     SweepOfWhatIsYounger,
     /// A collection looks into no containers.
     SweepIgnoresContainers,
+    /// A collection asks no registered backups.
+    SweepIgnoresBackups,
     /// Nobody compares the manager's store with what benefactors remember.
     SetBackUnnoticed,
     /// A benefactor is forgotten that alone holds chunks.
@@ -137,7 +139,7 @@ pub enum Plant {
 }
 
 impl Plant {
-    pub const ALL: [Self; 53] = [
+    pub const ALL: [Self; 54] = [
         Self::ReceiptWithoutSync,
         Self::DurablePutWithoutSync,
         Self::KnownPutIsBelieved,
@@ -170,6 +172,7 @@ impl Plant {
         Self::SweepIgnoresSessions,
         Self::SweepOfWhatIsYounger,
         Self::SweepIgnoresContainers,
+        Self::SweepIgnoresBackups,
         Self::SetBackUnnoticed,
         Self::ForgottenWithTheLastCopy,
         Self::OneFragmentTooFew,

@@ -78,7 +78,7 @@ impl World {
         let request = match self.below(3) {
             0 => ManagerRequest::CloseSession { session, interrupted: true },
             1 => ManagerRequest::Reserve { session, bytes: 1, avoid: Vec::new() },
-            _ => ManagerRequest::Closing { session, size: 0 },
+            _ => ManagerRequest::Closing { session, size: 0, changes: 0 },
         };
         self.note(format!("another member asks for the session of client {client}"));
         let member = (self.plant != Plant::SessionsAreForAll).then_some(MEMBER);

@@ -13,7 +13,7 @@ use tokio::runtime::Runtime;
 use super::adversaries::{self, Adversary};
 use super::client::{Client, Step};
 use super::content::{Number, REDUNDANCIES};
-use super::manager::{Backup, load};
+use super::manager::{Backup, Registered, load};
 use super::model::Files;
 use super::node::Node;
 use super::plant::Plant;
@@ -42,6 +42,8 @@ pub struct World {
     /// The store before its last commit.
     pub earlier: Option<MemoryStore>,
     pub backup: Option<Backup>,
+    /// The backup that is registered.
+    pub registered: Option<Registered>,
     pub now: Now,
     pub folder: Ino,
     pub starts: u64,
@@ -113,6 +115,7 @@ impl World {
             disk,
             earlier: None,
             backup: None,
+            registered: None,
             now,
             folder: Ino::ROOT,
             starts: 1,
@@ -289,7 +292,8 @@ impl World {
             96..100 => self.unlink(),
             100..103 => self.rename(),
             103 => self.set_redundancy(),
-            104 | 105 => self.back_up(),
+            104 => self.back_up(),
+            105 => self.back_up_or_release(),
             106 => self.kill_client(client),
             107 => {
                 self.now.wall += i64::try_from(self.next() % 2_000_000_000_000).unwrap() - 1_000_000_000_000;

@@ -263,6 +263,7 @@ pub fn records() -> Vec<Vec<u8>> {
         hole_bytes: 4096,
         receipts: Vec::new(),
         key: None,
+        changes: 0,
     };
     core.handle(commit, now).unwrap();
     store.commit(&core.take_changes()).unwrap();

@@ -92,7 +92,7 @@ fn apply(locations: &mut Locations, registry: &mut Registry, named: &mut Named, 
             let block = block(chunk, number);
             let stored = StoredBlock { block, plain_length: 10, stored_length: 10 };
             let inventory = registry.get(BenefactorId(at)).unwrap().inventory;
-            locations.confirm(&stored, BenefactorId(at), inventory, now_ms);
+            locations.confirm(&stored, BenefactorId(at), inventory, BlockAge::New, now_ms);
             locations.requeue(&id(chunk), registry);
         }
         Event::Remove(chunk, number, at) => {
@@ -253,7 +253,7 @@ fn lacking(chunks: &[u8]) -> (Locations, Registry) {
         let slot = locations.name(&id(*chunk), 2);
         locations.extend(slot, Some(Span::at(Ino(2), 1)));
         let stored = StoredBlock { block: block(*chunk, 0), plain_length: 10, stored_length: 10 };
-        locations.confirm(&stored, BenefactorId(0), 0, 0);
+        locations.confirm(&stored, BenefactorId(0), 0, BlockAge::New, 0);
         locations.count(slot, &registry);
     }
     (locations, registry)

@@ -43,6 +43,8 @@ pub struct Pool {
     pub secrets: BTreeMap<u32, BenefactorSecret>,
     /// What the clients say that they encrypt with.
     pub key: Option<KeyId>,
+    /// How many changes of their files the clients say that their commits have.
+    pub changes: u64,
     /// The terms under which benefactors have registered.
     pub terms: BTreeMap<u32, Term>,
     /// What owners wish, where that isn't that their benefactors serve.
@@ -120,6 +122,7 @@ impl Pool {
             registrations: BTreeMap::new(),
             secrets: BTreeMap::new(),
             key: None,
+            changes: 1,
             terms: BTreeMap::new(),
             wishes: BTreeMap::new(),
             going: BTreeSet::new(),
@@ -316,6 +319,7 @@ impl Pool {
             hole_bytes,
             receipts,
             key: self.key,
+            changes: self.changes,
         };
         match self.ask(request)? {
             ManagerReply::Version { info: Some(info), .. } => Ok(info.version),
@@ -342,6 +346,7 @@ impl Pool {
             hole_bytes,
             receipts,
             key: self.key,
+            changes: self.changes,
         };
         match self.ask(request).unwrap() {
             ManagerReply::Version { hold, .. } => hold,

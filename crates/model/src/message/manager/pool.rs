@@ -320,6 +320,57 @@ pub struct PoolStatus {
     /// What benefactors that keep blocks in memory have.
     #[n(29)]
     pub memory: MemorySpace,
+    /// What is kept though no version refers to it, for states that somebody may return to.
+    #[n(30)]
+    pub held: HeldBack,
+}
+
+/// What is kept though no version refers to it, for states that somebody may return to.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Encode, Decode)]
+pub struct HeldBack {
+    /// The backups that are registered, the oldest first.
+    #[n(0)]
+    pub backups: Vec<RegisteredBackup>,
+    /// Chunks that they hold, all together.
+    #[n(1)]
+    pub chunks: u64,
+    /// Bytes of the blocks of these chunks.
+    #[n(2)]
+    pub bytes: u64,
+    /// Since when nothing can be collected, if that is so for a minute or longer.
+    #[n(3)]
+    pub stopped: Option<CollectionStopped>,
+}
+
+/// A backup of the manager's store that is registered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct RegisteredBackup {
+    /// The commit that it shows.
+    #[n(0)]
+    pub commit: u64,
+    /// The start of the manager that made the commit.
+    #[n(1)]
+    pub start: u64,
+    /// When it is given up, milliseconds that the manager has still to run.
+    #[n(2)]
+    pub ends_in_ms: u64,
+    /// Chunks that it holds; others may hold them as well.
+    #[n(3)]
+    pub chunks: u64,
+    /// Bytes of the blocks of these chunks.
+    #[n(4)]
+    pub bytes: u64,
+}
+
+/// Why nothing can be collected.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct CollectionStopped {
+    /// For how long, milliseconds.
+    #[n(0)]
+    pub for_ms: u64,
+    /// Why.
+    #[n(1)]
+    pub why: String,
 }
 
 /// The memory of a pool. None of it is part of its [`Space`].

@@ -3,7 +3,8 @@
 use minicbor::{Decode, Encode};
 
 use super::{
-    BenefactorSecret, Change, Hold, PackedMembers, Registration, Sent, StoredBlock, TimeNs, VersionState,
+    BenefactorSecret, Change, Hold, Moment, PackedMembers, Registration, Sent, StoredBlock, TimeNs,
+    VersionState,
 };
 use crate::block::BlockId;
 use crate::chunk_map::MapRoot;
@@ -214,6 +215,9 @@ pub enum ManagerRequest {
         /// with `NoKey` if there is none and the folder asks for one.
         #[n(10)]
         key: Option<KeyId>,
+        /// How many changes of the file by this session are in it: a close of which `Closing` told is over if it saw no more of them.
+        #[n(11)]
+        changes: u64,
     },
     /// Names for the next commit of a session, which don't fit into one list with the others. Answered by `Done`.
     #[n(43)]
@@ -295,6 +299,9 @@ pub enum ManagerRequest {
         /// Size of the file, bytes.
         #[n(1)]
         size: u64,
+        /// How many changes of the file by this session were closed: a commit that has fewer of them may be on its way.
+        #[n(2)]
+        changes: u64,
     },
 
     /// Opens a session on a new file without a name, which lives as long as the session: a container on its way. Answered by
@@ -433,7 +440,12 @@ pub enum ManagerRequest {
     /// Takes a copy of the store as it is now, to be read while the manager goes on. The copy before it is let go, and so is one
     /// that nobody has read for a minute. Answered by `Backup`.
     #[n(54)]
-    BeginBackup,
+    BeginBackup {
+        /// For how long the backup is registered, milliseconds of the manager's life: what it names isn't deleted meanwhile. It is given up
+        /// earlier if it isn't read to its end. 0: it isn't registered.
+        #[n(0)]
+        keep_ms: u64,
+    },
     /// Reads the copy that was taken, part by part from 0 on; the part that was read last may be read again. Answered by
     /// `BackupPart`.
     #[n(55)]
@@ -562,5 +574,15 @@ pub enum ManagerRequest {
         /// It is leaving: what is there is answered at once.
         #[n(4)]
         now: bool,
+        /// How far its journal would go if its host lost its power now, whether it wants a new base or not.
+        #[n(5)]
+        durable: Option<Moment>,
+    },
+    /// Gives up a registered backup: what it alone names is collected. Answered by `Done`.
+    #[n(66)]
+    ReleaseBackup {
+        /// The commit that it shows.
+        #[n(0)]
+        commit: u64,
     },
 }

@@ -61,7 +61,8 @@ impl Request {
             | Self::AcceptOlderStore
             | Self::Members
             | Self::Revoke { .. }
-            | Self::BeginBackup
+            | Self::BeginBackup { .. }
+            | Self::ReleaseBackup { .. }
             | Self::ReadBackup { .. } => role == Role::Operator,
             // The owner of a disk may see how the pool is.
             Self::Status | Self::Space | Self::Own(_) => {
@@ -151,7 +152,8 @@ impl Request {
                 allow(Need::Access(*folder, Access::CHANGE))?;
                 for container in containers {
                     allow(Need::Session(container.session))?;
-                    container.members.iter().try_for_each(|(ino, _)| allow(Need::Update(*ino)))?;
+                    // Nobody compares what the container holds with what the member held: that is its owner's word.
+                    container.members.iter().try_for_each(|(ino, _)| allow(Need::Own(*ino)))?;
                 }
                 Ok(())
             }
@@ -171,7 +173,8 @@ impl Request {
             | Self::AcceptOlderStore
             | Self::Members
             | Self::Revoke { .. }
-            | Self::BeginBackup
+            | Self::BeginBackup { .. }
+            | Self::ReleaseBackup { .. }
             | Self::ReadBackup { .. }
             | Self::Register { .. }
             | Self::BeginInventory { .. }
