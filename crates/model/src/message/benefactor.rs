@@ -386,6 +386,21 @@ pub struct NewBlock {
     pub permit: Permit,
 }
 
+/// What a benefactor found that was ordered to gather enough blocks of an encoding, and did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct Decoded {
+    /// The chunk.
+    #[n(0)]
+    pub chunk: ChunkId,
+    /// The encoding.
+    #[n(1)]
+    pub encoding: EncodingId,
+    /// They make the chunk, by its name; of a sealed chunk: the holder of its key has signed what they make. False: every block is what it
+    /// is named after, and they make something else.
+    #[n(2)]
+    pub is_right: bool,
+}
+
 /// Something of an order to make blocks that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
 pub struct FailedCopy {

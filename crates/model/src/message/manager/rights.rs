@@ -83,6 +83,7 @@ impl Request {
             | Self::Reserve { .. }
             | Self::Known { .. }
             | Self::Receipts { .. }
+            | Self::Vouch { .. }
             | Self::Commit { .. }
             | Self::Names { .. }
             | Self::CloseSession { .. }
@@ -146,6 +147,7 @@ impl Request {
             | Self::Names { session, .. }
             | Self::CloseSession { session, .. }
             | Self::Closing { session, .. }
+            | Self::Vouch { session, .. }
             | Self::Settle(session) => allow(Need::Session(*session)),
             Self::Aggregate { folder, containers, .. } => {
                 allow(Need::Access(*folder, Access::CHANGE))?;
