@@ -177,6 +177,11 @@ impl Copies {
         failed.drain(..count).collect()
     }
 
+    /// What fragments that were gathered make.
+    pub(crate) fn remaker(&self) -> &Remaker {
+        &self.remaker
+    }
+
     /// Takes back what didn't reach the manager.
     pub(crate) fn return_failed(&self, mut failed: Vec<FailedCopy>) {
         self.failed.lock().append(&mut failed);

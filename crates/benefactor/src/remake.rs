@@ -1,8 +1,9 @@
 //! Fragments made anew: enough of a chunk's fragments are gathered, here and from other benefactors, and all that are wanted
 //! are made of them at once (FALCON, section IV: a lost fragment costs reading m others).
 //!
-//! Every fragment is compared with the hash in its encoding before it is used, and what was made with the identity that it must
-//! have, so that neither a damaged nor a forged fragment spreads. Who waits for a benefactor that doesn't answer lets others make
+//! Every fragment is compared with the hash in its encoding before it is used, what fragments make with the chunk's name, and what was made with
+//! the identity that it must have, so that neither a damaged nor a forged fragment spreads. What came of it is told to the manager: of an
+//! encoding that was decoded it is known that it makes the chunk. Who waits for a benefactor that doesn't answer lets others make
 //! what doesn't need that one.
 
 use std::collections::{HashMap, VecDeque};
@@ -11,12 +12,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::Mutex;
 use stdchk_model::block::BadBlock;
+use stdchk_model::limits::LIST_ENTRIES_MAX;
 use stdchk_model::message::Asked;
-use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, Make, SourceBlock};
+use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, Decoded, Make, SourceBlock};
 use stdchk_model::message::handshake::Role;
-use stdchk_model::{BlockId, ChunkId, Encoding, ErrorCode, Failure};
+use stdchk_model::{BlockId, ChunkId, Encoding, EncodingId, ErrorCode, Failure};
 use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Connection, Identity};
-use stdchk_protect::Remaking;
+use stdchk_protect::{BadFragments, Remaking};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -43,6 +45,8 @@ pub(crate) struct Remaker {
     room: Arc<Semaphore>,
     /// Other benefactors, by address.
     peers: Mutex<HashMap<String, Peer>>,
+    /// What the manager has not been told yet of encodings of which enough was gathered.
+    decoded: Mutex<Vec<Decoded>>,
 }
 
 /// Another benefactor that fragments are fetched from.
@@ -59,7 +63,16 @@ impl Remaker {
     pub(crate) fn new(benefactor: Arc<Benefactor>, identity: Identity, buffers: Arc<BufferPool>) -> Self {
         let limit = |count| Arc::new(Semaphore::new(count));
         let (turns, places, room) = (limit(AT_ONCE), limit(WAITING_MAX), limit(MADE_BYTES_MAX));
-        Self { benefactor, identity, buffers, turns, places, room, peers: Mutex::default() }
+        Self {
+            benefactor,
+            identity,
+            buffers,
+            turns,
+            places,
+            room,
+            peers: Mutex::default(),
+            decoded: Mutex::default(),
+        }
     }
 
     /// A place for an order, as long as it is held; `None`: too many wait.
@@ -78,6 +91,7 @@ impl Remaker {
         // The manager orders one kind at a time.
         let as_copies = make.blocks.iter().all(|block| block.index.is_none());
         let made = blocking(move || remaking.remake(as_copies)).await?;
+        self.note_decoded(make.chunk, own.encoding, made.as_ref().err());
         let made = made.map_err(|bad| Failure::new(ErrorCode::Damaged, bad.to_string()))?;
         let (chunk, mut all) = (make.chunk, Vec::with_capacity(make.blocks.len()));
         for new in &make.blocks {
@@ -95,6 +109,31 @@ impl Remaker {
             all.push((new.address.clone(), Work { to: new.to, block, permit: new.permit, made }));
         }
         Ok(all)
+    }
+
+    /// Takes note of whether an encoding of which enough blocks were gathered makes its chunk; if it can't be told, not.
+    fn note_decoded(&self, chunk: ChunkId, encoding: EncodingId, bad: Option<&BadFragments>) {
+        let is_right = match bad {
+            None => true,
+            Some(BadFragments::Encoding) => false,
+            Some(_) => return,
+        };
+        if !encoding.code.is_copy() {
+            self.decoded.lock().push(Decoded { chunk, encoding, is_right });
+            self.benefactor.has_news();
+        }
+    }
+
+    /// What was found since the last call, as much as a message holds.
+    pub(crate) fn take_decoded(&self) -> Vec<Decoded> {
+        let mut decoded = self.decoded.lock();
+        let count = decoded.len().min(LIST_ENTRIES_MAX);
+        decoded.drain(..count).collect()
+    }
+
+    /// Takes back what didn't reach the manager.
+    pub(crate) fn return_decoded(&self, mut decoded: Vec<Decoded>) {
+        self.decoded.lock().append(&mut decoded);
     }
 
     /// Gathers as many fragments as suffice: this benefactor's own first, then others, as many at a time as are still needed,

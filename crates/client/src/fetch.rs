@@ -11,7 +11,7 @@ use stdchk_model::exact::part;
 use stdchk_model::limits::LIST_ENTRIES_MAX;
 use stdchk_model::message::manager::{ChunkLocations, Location, ManagerReply, ManagerRequest};
 use stdchk_model::{
-    BenefactorId, BlockId, ChunkId, ChunkRef, Encoding, EncodingId, ErrorCode, Failure, Tier,
+    BenefactorId, BlockId, ChunkId, ChunkRef, Encoding, EncodingId, ErrorCode, Failure, Tier, Trust,
 };
 use stdchk_net::{Bytes, CallError};
 use stdchk_protect::seal::Keys;
@@ -280,7 +280,8 @@ impl Fetcher {
                 found = &mut others, if are_others_sought => {
                     are_others_sought = false;
                     let found = found.map(|found| found.at).unwrap_or_default();
-                    let new: Vec<_> = found.into_iter().filter(|holder| !asked.contains(holder)).collect();
+                    let is_asked = |holder: &Location| asked.iter().any(|asked| holder.is_same(asked));
+                    let new: Vec<_> = found.into_iter().filter(|holder| !is_asked(holder)).collect();
                     waiting.extend(self.order(chunk, &new));
                     due = 1;
                 }
@@ -392,10 +393,12 @@ impl Fetcher {
             let data = encoding.code.data();
             group.sort_by_key(|(doubt, at)| (*doubt, at.tier != Tier::Memory, at.index >= data));
         }
-        // How much the last of those that are needed is doubted; none is worse than any doubt.
+        // How much the last of those that are needed is doubted; none is worse than any doubt, and so is what doesn't make the chunk.
         let doubt = |(encoding, group): &(EncodingId, Vec<Doubted>)| {
             let last = group.get(usize::from(encoding.code.data()) - 1);
-            (last.is_none(), last.and_then(|(doubt, _)| *doubt), !encoding.code.is_copy())
+            let trust = last.map(|(_, at)| at.trust);
+            let is_vain = trust.is_none_or(|trust| trust == Trust::Broken);
+            (is_vain, last.and_then(|(doubt, _)| *doubt), trust, !encoding.code.is_copy())
         };
         groups.sort_by_key(doubt);
         groups.into_iter().flat_map(|(_, group)| group.into_iter().map(|(_, at)| at)).collect()

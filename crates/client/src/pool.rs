@@ -202,7 +202,7 @@ impl Pool {
             reading_ahead: AtomicU64::new(0),
             gathered: BufferPool::for_purpose("gathered pieces", GATHERED_BYTES),
             containers: Containers::new(),
-            encoder: Arc::new(Encoder::new()),
+            encoder: Arc::new(Encoder::new(manager.identity().maker())),
             window: BufferPool::for_purpose("the window of writes", window),
             room: Notify::new(),
             may_be_held_back: Arc::new(Semaphore::new(may_be_held_back)),

@@ -625,7 +625,7 @@ fn asker(caller: &Caller, said: Option<User>) -> Result<Asker, Failure> {
         (Some(own), _) => Some(User::clone(own)),
         (None, said) => said.filter(|user| user.uid != ROOT),
     };
-    Ok(Asker { member, user })
+    Ok(Asker { member, user, maker: caller.maker })
 }
 
 fn internal(error: impl std::fmt::Display) -> Failure {

@@ -56,8 +56,8 @@ use stdchk_model::message::manager::{
 };
 use stdchk_model::user::Access;
 use stdchk_model::{
-    BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, Durability, ErrorCode, Failure, Ino, OpId, PoolId,
-    Receipt, SessionId, User, cbor, size,
+    BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, Durability, EncodingId, ErrorCode, Failure, Ino,
+    Maker, OpId, PoolId, Receipt, SessionId, User, cbor, size,
 };
 use stdchk_placement::{RoundRobin, Select, Wish};
 
@@ -151,6 +151,8 @@ pub struct Asker {
     pub member: Option<MemberId>,
     /// For which user; `None`: who may do all with files that its role lets it.
     pub user: Option<User>,
+    /// As whom it codes fragments.
+    pub maker: Maker,
 }
 
 /// The manager's state.
@@ -158,6 +160,8 @@ pub struct Core {
     setting: Setting,
     /// Which member of the pool has asked for what is being answered.
     asking: Option<MemberId>,
+    /// As whom it codes fragments.
+    asking_maker: Maker,
     pool: PoolId,
     pool_changed: bool,
     namespace: Namespace,
@@ -236,6 +240,7 @@ impl Core {
         Self {
             setting,
             asking: None,
+            asking_maker: Maker::LOCAL,
             pool: setting.new_pool,
             pool_changed: true,
             namespace: Namespace::empty(),
@@ -351,10 +356,10 @@ impl Core {
     pub fn handle_for(&mut self, asker: Asker, mut request: ManagerRequest, now: Now) -> Answer {
         self.set_clock(now);
         self.check_not_set_back(&request)?;
-        (self.asking, self.namespace.user) = (asker.member, asker.user);
+        (self.asking, self.asking_maker, self.namespace.user) = (asker.member, asker.maker, asker.user);
         let allowed = self.permit(&mut request);
         let answer = allowed.and_then(|()| self.answer(request, now));
-        (self.asking, self.namespace.user) = (None, None);
+        (self.asking, self.asking_maker, self.namespace.user) = (None, Maker::LOCAL, None);
         let answer = answer.map_err(|failure| self.history.doubt(failure));
         self.settle_references();
         answer
@@ -372,6 +377,7 @@ impl Core {
             Q::Reserve { session, bytes, avoid } => self.reserve(session, bytes, &avoid, now),
             Q::Known { session, chunks, room_bytes } => self.known(session, &chunks, room_bytes, now),
             Q::Receipts { session, receipts } => self.take_receipts(session, &receipts, now),
+            Q::Vouch { session, encodings } => self.vouch(session, encodings, now),
             Q::Names { session, first, chunks } => self.take_names(session, first, chunks, now),
             Q::Commit { .. } => self.commit(request, now),
             Q::CloseSession { session, interrupted } => self.close_session(session, interrupted),
@@ -529,7 +535,7 @@ impl Core {
         let base_at = self.namespace.position(ino)?;
         let is_new = durability.is_none();
         let durability = durability.unwrap_or_else(|| policy.at_commit());
-        let holder = (self.asking, client);
+        let holder = (self.asking, self.asking_maker, client);
         if self.sessions.open(id, holder, ino, (base_root.clone(), base_at), (durability, is_new), now.ms)? {
             self.namespace.hold(ino);
             self.build_on(base_root.as_ref(), None);
@@ -607,7 +613,7 @@ impl Core {
         let session = self.sessions.get_mut(id, now.ms)?;
         let mut found = Vec::with_capacity(chunks.len());
         for chunk in chunks {
-            let at = self.locations.locate_durable(chunk, &self.registry);
+            let at = self.locations.locate_durable(chunk, &self.registry, session);
             self.locations.touch(chunk, now.ms);
             match at.at.is_empty() {
                 true => session.asked.insert(*chunk),
@@ -651,6 +657,13 @@ impl Core {
             }
         }
         self.sessions.used(id, used);
+        Ok(ManagerReply::Done)
+    }
+
+    /// A writer says which encodings of others it would have made. Nobody else takes its word for it.
+    fn vouch(&mut self, id: SessionId, encodings: Vec<(ChunkId, EncodingId)>, now: Now) -> Answer {
+        check_length("encodings", encodings.len())?;
+        self.sessions.get_mut(id, now.ms)?.vouch(encodings);
         Ok(ManagerReply::Done)
     }
 

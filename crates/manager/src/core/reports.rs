@@ -5,9 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use stdchk_model::message::benefactor::{BenefactorLoad, Command, OwnerWish};
+use stdchk_model::message::benefactor::{BenefactorLoad, Command, Decoded, OwnerWish};
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, Registration, StoredBlock};
-use stdchk_model::{BenefactorId, BlockId, ErrorCode, Failure, Tier};
+use stdchk_model::{BenefactorId, BlockId, ErrorCode, Failure, Tier, Trust};
 
 use super::benefactors::Benefactor;
 use super::chunk::Care;
@@ -129,11 +129,15 @@ impl Core {
             damaged,
             copies_failed,
             put_sequence,
+            decoded,
         } = request
         else {
             return Err(unexpected());
         };
-        check_length("blocks of a heartbeat", added.len().max(removed.len()).max(copies_failed.len()))?;
+        check_length(
+            "blocks of a heartbeat",
+            added.len().max(removed.len()).max(copies_failed.len().max(decoded.len())),
+        )?;
         let benefactor = self.registry.registered(id, registration)?;
         benefactor.heard_ms = now.ms;
         benefactor.durable_sequence = durable_sequence;
@@ -144,6 +148,8 @@ impl Core {
         let inventory = benefactor.inventory;
         self.take_load(id, load);
         self.damaged_found = self.damaged_found.saturating_add(u64::from(damaged));
+        // Before its order ends.
+        self.take_decoded(id, &decoded);
         for failed in &copies_failed {
             if let Some(care) = self.copies.failed(failed, id, now.ms) {
                 self.locations.care_for(&failed.chunk, care, &self.registry);
@@ -226,6 +232,16 @@ impl Core {
             match self.copies.arrived(&stored.block.chunk, id) {
                 true => self.locations.care_for(&stored.block.chunk, Care::Waits, &self.registry),
                 false => self.locations.recount(&stored.block.chunk, &self.registry),
+            }
+        }
+    }
+
+    /// What a benefactor found that was ordered to make blocks of an encoding. That it was ordered to is what makes it more than the word of
+    /// somebody: nobody chooses which encodings it is asked about.
+    fn take_decoded(&mut self, id: BenefactorId, decoded: &[Decoded]) {
+        for Decoded { chunk, encoding, is_right } in decoded {
+            if *is_right && self.copies.was_asked(chunk, id, *encoding) {
+                self.locations.judge(chunk, *encoding, Trust::Trusted, &self.registry);
             }
         }
     }

@@ -7,13 +7,17 @@
 //!
 //! What lies in memory is no affair of this: it goes by itself ([`super::memory`]).
 //!
+//! Nothing goes in favour of an encoding that its own holder has not decoded, be it made up or right: copies go in favour of copies,
+//! fragments in favour of copies or of their own encoding ([`superfluous`]). Where the pool would keep one encoding in place of another,
+//! both stay until the holders of the other have looked.
+//!
 //! Blocks that are to go ([`Holder::is_to_go`]) count for nothing here: those that stay must keep the chunk as far from loss as is wanted
-//! alone. Then the others go, all that are beyond doubt. Blocks on machines that go soon count for nothing, too, and stay.
+//! alone, by what the block that goes is one of, or by copies ([`can_spare`]). Then the others go, all that are beyond doubt. Blocks on machines that go soon count for nothing, too, and stay.
 
 use std::collections::{HashMap, HashSet};
 
 use stdchk_model::{BenefactorId, ChunkId, Tier};
-use stdchk_protect::{Held, distance, surplus as superfluous};
+use stdchk_protect::{Held, can_spare, surplus as superfluous};
 
 use super::chunk::{Chunk, Holder, held};
 use super::locations::Slot;
@@ -57,9 +61,7 @@ impl Core {
             blocks.into_iter().partition(|holder| holder.leaves(&self.registry));
         gone.retain(|holder| holder.is_to_go(&self.registry));
         let held: Vec<Held> = held(staying.iter(), &self.registry).collect();
-        if distance(held.iter().copied()) < wanted {
-            return Vec::new();
-        }
+        gone.retain(|holder| can_spare(&holder.held(&self.registry), held.iter().copied(), wanted));
         let superfluous = superfluous(&held, wanted);
         staying.retain(|holder| superfluous.contains(&holder.held(&self.registry)));
         gone.append(&mut staying);
