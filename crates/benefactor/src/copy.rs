@@ -18,7 +18,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use stdchk_model::limits::LIST_ENTRIES_MAX;
 use stdchk_model::message::Asked;
-use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, FailedCopy, Make, NewBlock};
+use stdchk_model::message::benefactor::{
+    BenefactorReply, BenefactorRequest, Check, FailedCopy, Make, NewBlock,
+};
 use stdchk_model::message::handshake::Role;
 use stdchk_model::{BenefactorId, BlockId, Encoding, ErrorCode, Failure, Permit, PoolId};
 use stdchk_net::{BufferPool, Bytes, CallError, Connection, Identity, Keys};
@@ -146,6 +148,26 @@ impl Copies {
         });
     }
 
+    /// Orders that an encoding is checked.
+    pub(crate) fn order_check(&self, check: Check) {
+        let Check { chunk, .. } = check;
+        let unknown = FailedCopy { chunk, to: None };
+        let Some(encoding) = check.from.first().map(|source| source.encoding) else { return };
+        let Some(place) = self.remaker.place() else {
+            self.failed.lock().push(unknown);
+            return;
+        };
+        let this = self.clone();
+        tokio::spawn(async move {
+            let _place = place;
+            if let Err(failure) = this.remaker.check(&check).await {
+                tracing::info!(%chunk, ?encoding, %failure, "an encoding can't be checked");
+                this.failed.lock().push(unknown);
+                this.copier.benefactor.has_news();
+            }
+        });
+    }
+
     /// Puts work into the lane of its destination.
     fn enqueue(&self, address: String, work: Work) {
         let mut lanes = self.lanes.lock();
@@ -175,6 +197,11 @@ impl Copies {
         let mut failed = self.failed.lock();
         let count = failed.len().min(LIST_ENTRIES_MAX);
         failed.drain(..count).collect()
+    }
+
+    /// What fragments that were gathered make.
+    pub(crate) fn remaker(&self) -> &Remaker {
+        &self.remaker
     }
 
     /// Takes back what didn't reach the manager.

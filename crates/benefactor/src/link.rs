@@ -423,6 +423,7 @@ impl Link {
             return Ok(vec![Command::SendInventory]);
         };
         let copies_failed = self.copies.take_failed();
+        let decoded = self.copies.remaker().take_decoded();
         let request = ManagerRequest::Heartbeat {
             id: own.id,
             registration: own.registration,
@@ -433,12 +434,14 @@ impl Link {
             damaged: changes.damaged,
             copies_failed: copies_failed.clone(),
             put_sequence,
+            decoded: decoded.clone(),
         };
         match ask(connection, &request).await {
             Ok(ManagerReply::Commands(commands)) => Ok(commands),
             answer => {
                 store.return_changes(changes);
                 self.copies.return_failed(copies_failed);
+                self.copies.remaker().return_decoded(decoded);
                 Err(answer.err().unwrap_or_else(|| unexpected("commands")))
             }
         }
@@ -473,6 +476,7 @@ impl Link {
                     });
                 }
                 Command::Make(make) => self.copies.order(make),
+                Command::Check(check) => self.copies.order_check(check),
                 Command::SendInventory => inventory = true,
                 Command::Permits(key) => self.benefactor.permits().go_on(key),
                 Command::Goes(left_to_do) => self.benefactor.set_left_to_do(left_to_do),

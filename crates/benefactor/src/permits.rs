@@ -1,4 +1,5 @@
-//! What other benefactors may ask of this one: blocks of those chunks for which they show a permit of the manager.
+//! What other benefactors may ask of this one: copies of those chunks, and fragments of those encodings, for which they show a permit of the
+//! manager.
 //!
 //! The key of permits comes with the registration, and the next one with an answer to a heartbeat. Those of the last two hold. So a
 //! permit ends when the manager has changed the key twice, or the benefactor registers anew; this machine's clock has no part in
@@ -25,7 +26,7 @@ impl Permits {
         *keys = (Some(key), keys.0.take());
     }
 
-    /// Refuses what another benefactor, this member of the pool, asks for without a permit for each chunk, in order.
+    /// Refuses what another benefactor, this member of the pool, asks for without a permit for each block, in order.
     pub(crate) fn check(
         &self,
         request: &BenefactorRequest,
@@ -46,7 +47,8 @@ impl Permits {
         };
         let keys = self.0.lock().clone();
         let holds = |(block, permit): (&BlockId, &Permit)| {
-            [&keys.0, &keys.1].into_iter().flatten().any(|key| permit.holds(key, &block.chunk, member))
+            let holds = |key| permit.holds(key, &block.chunk, block.encoding, member);
+            [&keys.0, &keys.1].into_iter().flatten().any(holds)
         };
         match blocks.len() == permits.len() && blocks.iter().zip(permits).all(holds) || blocks.is_empty() {
             true => Ok(()),
@@ -60,7 +62,7 @@ impl Permits {
 
 #[cfg(test)]
 mod tests {
-    use stdchk_model::{ChunkId, ReceiptKey};
+    use stdchk_model::{ChunkId, Code, EncodingId, Maker, ReceiptKey};
 
     use super::*;
 
@@ -73,9 +75,26 @@ mod tests {
     }
 
     #[test]
+    fn a_permit_to_put_copies_of_a_chunk_is_none_to_put_fragments_of_it() {
+        let permits = Permits::default();
+        permits.begin(key(0));
+        let code = Code::erasure(2, 1).unwrap();
+        let ordered = EncodingId { code, tag: [3; 16], maker: Maker([4; 8]) };
+        let made_up = EncodingId { tag: [5; 16], ..ordered };
+        let compressed = EncodingId { tag: [6; 16], ..EncodingId::PLAIN };
+        let get = |encoding| BenefactorRequest::Get { block: BlockId { encoding, ..block(1) } };
+        let permit = |encoding| Permit::new(&key(0), &block(1).chunk, encoding, None);
+        let is_let = |asked, shown| permits.check(&get(asked), &[permit(shown)], None).is_ok();
+        assert!(is_let(ordered, ordered) && is_let(compressed, EncodingId::PLAIN));
+        assert!(!is_let(made_up, ordered) && !is_let(made_up, EncodingId::PLAIN));
+        assert!(!is_let(EncodingId::PLAIN, ordered));
+    }
+
+    #[test]
     fn each_block_needs_a_permit_of_one_of_the_last_two_keys_for_this_member() {
         let (permits, member) = (Permits::default(), Some(MemberId([7; 16])));
-        let permit = |key: &PermitKey, number| Permit::new(key, &block(number).chunk, member);
+        let permit =
+            |key: &PermitKey, number| Permit::new(key, &block(number).chunk, EncodingId::PLAIN, member);
         let get = |number| BenefactorRequest::Get { block: block(number) };
         let first = permit(&key(0), 1);
         assert!(permits.check(&get(1), &[first], member).is_err(), "no manager has said anything yet");

@@ -516,6 +516,7 @@ impl Benefactor {
     ) -> Result<(BenefactorReply, Bytes), Failure> {
         let reply = match request {
             BenefactorRequest::Put { block, encoding, durable, insists } => {
+                check_maker(caller, &encoding)?;
                 self.check_open(caller, insists)?;
                 self.put((block, encoding), payload, durable).await?
             }
@@ -539,6 +540,23 @@ impl Benefactor {
             }
         };
         Ok((reply, Bytes::new()))
+    }
+}
+
+/// Refuses fragments in the name of another maker: nobody sees by a fragment what it is worth, so it counts for its maker alone. What another
+/// benefactor brings, the manager has ordered. At a socket of the machine there are only processes that could write the file.
+fn check_maker(caller: &Caller, encoding: &Encoding) -> Result<(), Failure> {
+    let is_ordered = caller.role == Role::Benefactor;
+    let is_own = encoding.maker == caller.maker || caller.member.is_none();
+    match encoding.code.is_copy() || is_ordered || is_own {
+        true => Ok(()),
+        false => {
+            let message = format!(
+                "fragments in the name of {}, from {}: they count for who made them, and nobody else may bring them",
+                encoding.maker, caller.maker
+            );
+            Err(Failure::new(ErrorCode::Denied, message))
+        }
     }
 }
 

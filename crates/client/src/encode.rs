@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use stdchk_model::{ChunkRef, Encoding, Failure, Redundancy};
+use stdchk_model::{ChunkRef, Encoding, Failure, Maker, Redundancy};
 use stdchk_net::waits::permits;
 use stdchk_protect::Blocks;
 use stdchk_protect::seal::Key;
@@ -45,6 +45,8 @@ impl Encoded {
 
 /// The compressors of a pool's client, and what it knows of the sink.
 pub(crate) struct Encoder {
+    /// As whom this client codes fragments.
+    maker: Maker,
     pace: Mutex<Pace>,
     in_flight: AtomicUsize,
     cores: Arc<Semaphore>,
@@ -55,9 +57,10 @@ pub(crate) struct Encoder {
 }
 
 impl Encoder {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(maker: Maker) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Self {
+            maker,
             pace: Mutex::new(Pace::new(cores)),
             in_flight: AtomicUsize::new(0),
             cores: Arc::new(Semaphore::new(cores)),
@@ -94,8 +97,8 @@ impl Encoder {
             let (codec, encoded) = shrunk.unwrap_or((Codec::Store, plain));
             let code = redundancy.code_of(encoded.len());
             let blocks = match key {
-                None => Blocks::of(chunk, codec.number(), encoded, code),
-                Some(key) => Blocks::sealed(chunk, codec.number(), &encoded, code, &key),
+                None => Blocks::of(chunk, codec.number(), encoded, code, encoder.maker),
+                Some(key) => Blocks::sealed(chunk, codec.number(), &encoded, (code, encoder.maker), &key),
             };
             drop(core);
             blocks
@@ -210,7 +213,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_few_chunks_go_ahead_and_the_others_wait_until_the_sink_is_known() {
-        let encoder = Arc::new(Encoder::new());
+        let encoder = Arc::new(Encoder::new(Maker::LOCAL));
         let mut probes = Vec::new();
         for _ in 0..PROBES_MAX {
             probes.push(encode(&encoder).await);
@@ -225,7 +228,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_first_answer_lets_all_go_on() {
-        let encoder = Arc::new(Encoder::new());
+        let encoder = Arc::new(Encoder::new(Maker::LOCAL));
         encoder.sending(BYTES).stored();
         let mut encoded = Vec::new();
         for _ in 0..=PROBES_MAX {
@@ -236,7 +239,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_chunk_that_went_ahead_in_vain_lets_another_one_go() {
-        let encoder = Arc::new(Encoder::new());
+        let encoder = Arc::new(Encoder::new(Maker::LOCAL));
         let mut probes = Vec::new();
         for _ in 0..PROBES_MAX {
             probes.push(encode(&encoder).await);

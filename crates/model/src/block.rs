@@ -12,6 +12,7 @@ use minicbor::{Decode, Decoder, Encode, Encoder, decode, encode};
 use crate::chunk_map::ChunkRef;
 use crate::id::ChunkId;
 use crate::limits::{CHUNK_BYTES_MAX, CODE_BLOCKS_MAX, FRAGMENT_BYTES_MIN};
+use crate::maker::Maker;
 
 /// The only cipher: sealed by a client (docs/design/0702-encryption-at-the-client.md).
 pub const SEALED: u8 = 1;
@@ -102,11 +103,14 @@ pub struct EncodingId {
     /// Zeros for a copy that is stored as it is. Else the first bytes of a hash over chunk and [`Encoding`].
     #[cbor(n(1), with = "minicbor::bytes")]
     pub tag: [u8; 16],
+    /// Who coded it; [`Maker::LOCAL`] for copies.
+    #[n(2)]
+    pub maker: Maker,
 }
 
 impl EncodingId {
     /// A copy of the chunk stored as it is: the chunk's name says everything.
-    pub const PLAIN: Self = Self { code: Code::COPY, tag: [0; 16] };
+    pub const PLAIN: Self = Self { code: Code::COPY, tag: [0; 16], maker: Maker::LOCAL };
 }
 
 impl fmt::Debug for EncodingId {
@@ -180,6 +184,9 @@ pub struct Encoding {
     /// BLAKE3-256 of the stored bytes of each block, [`Code::blocks`] of them.
     #[n(5)]
     pub hashes: Vec<ChunkId>,
+    /// Who coded it; [`Maker::LOCAL`] for copies, which whoever stores them verifies.
+    #[n(6)]
+    pub maker: Maker,
 }
 
 /// Why an encoding or a block of one can't be.
@@ -194,6 +201,9 @@ pub enum BadBlock {
     /// The identity doesn't follow from the encoding.
     #[error("its encoding is not the one that it is named after")]
     Name,
+    /// It is a copy, and says who coded it.
+    #[error("it is a copy, which has no maker")]
+    Maker,
     /// The bytes have another hash than the encoding says.
     #[error("its bytes don't match its name")]
     Bytes,
@@ -207,8 +217,8 @@ impl Encoding {
 
     /// Copies of a chunk of `plain_length` bytes that `codec` made `encoded_length` bytes with the hash `hash`.
     pub fn copy(plain_length: u32, codec: u8, encoded_length: u32, hash: ChunkId) -> Self {
-        let (cipher, code, hashes) = (None, Code::COPY, vec![hash]);
-        Self { codec, plain_length, cipher, code, encoded_length, hashes }
+        let (cipher, code, hashes, maker) = (None, Code::COPY, vec![hash], Maker::LOCAL);
+        Self { codec, plain_length, cipher, code, encoded_length, hashes, maker }
     }
 
     /// Length of the stored bytes of each block: of a fragment the m-th part of the encoded bytes, rounded up.
@@ -221,12 +231,22 @@ impl Encoding {
 
     /// What the blocks of this encoding of `chunk` are named after.
     pub fn id(&self, chunk: ChunkId) -> EncodingId {
+        self.id_by(self.maker, chunk)
+    }
+
+    /// What they would be named after if this one had made them: the same bytes.
+    pub fn id_by(&self, maker: Maker, chunk: ChunkId) -> EncodingId {
         let is_plain = self.codec == 0 && self.cipher.is_none() && self.code.is_copy();
-        if is_plain && self.hashes == [chunk] && self.encoded_length == self.plain_length {
+        if is_plain
+            && maker == Maker::LOCAL
+            && self.hashes == [chunk]
+            && self.encoded_length == self.plain_length
+        {
             return EncodingId::PLAIN;
         }
         let mut hasher = blake3::Hasher::new_derive_key("stdchk encoding of a chunk");
         hasher.update(&chunk.0);
+        hasher.update(&maker.0);
         hasher.update(&[self.codec, u8::from(self.cipher.is_some()), self.cipher.unwrap_or(0)]);
         hasher.update(&self.code.number().to_le_bytes());
         hasher.update(&self.plain_length.to_le_bytes());
@@ -236,7 +256,7 @@ impl Encoding {
         });
         let mut tag = [0; 16];
         hasher.finalize_xof().fill(&mut tag);
-        EncodingId { code: self.code, tag }
+        EncodingId { code: self.code, tag, maker }
     }
 
     /// The block number `index` of this encoding of `chunk`.
@@ -252,6 +272,9 @@ impl Encoding {
     pub fn check(&self, block: &BlockId) -> Result<(), BadBlock> {
         if self.hashes.len() != usize::from(self.code.blocks()) || block.index >= self.code.blocks() {
             return Err(BadBlock::Count);
+        }
+        if self.code.is_copy() && self.maker != Maker::LOCAL {
+            return Err(BadBlock::Maker);
         }
         let least = if self.code.is_copy() { 1 } else { FRAGMENT_BYTES_MIN };
         let added = if self.cipher.is_some() { SEAL_BYTES } else { 0 };
@@ -289,19 +312,21 @@ mod tests {
     fn fragments() -> Encoding {
         let hashes = (0..5).map(|byte| ChunkId([byte; 32])).collect();
         let code = Code::erasure(3, 2).unwrap();
-        Encoding { codec: 2, plain_length: 90_000, cipher: None, code, encoded_length: 60_001, hashes }
+        let maker = Maker([9; 8]);
+        Encoding { codec: 2, plain_length: 90_000, cipher: None, code, encoded_length: 60_001, hashes, maker }
     }
 
     #[test]
     fn an_encoding_that_differs_in_anything_has_other_blocks() {
         let (chunk, encoding) = (ChunkId::of(b"chunk"), fragments());
-        let mut others = vec![encoding.clone(); 6];
+        let mut others = vec![encoding.clone(); 7];
         others[0].codec = 1;
         others[1].plain_length += 1;
         others[2].cipher = Some(SEALED);
         others[3].code = Code::erasure(2, 3).unwrap();
         others[4].encoded_length -= 1;
         others[5].hashes.swap(0, 1);
+        others[6].maker = Maker::LOCAL;
         let block = encoding.block(chunk, 4);
         assert_eq!(encoding.check(&block), Ok(()));
         for other in others {
@@ -333,6 +358,22 @@ mod tests {
         assert_eq!(Encoding::plain(chunk).block(chunk.id, 0), BlockId::plain(chunk.id));
         let lie = Encoding::copy(1, 0, 1, ChunkId::of(b"y"));
         assert_ne!(lie.id(chunk.id), EncodingId::PLAIN);
+    }
+
+    #[test]
+    fn a_maker_is_part_of_the_name_of_fragments_and_copies_have_none() {
+        let (chunk, encoding) = (ChunkId([7; 32]), fragments());
+        let others = Encoding { maker: Maker([8; 8]), ..encoding.clone() };
+        assert_eq!(encoding.id_by(others.maker, chunk), others.id(chunk));
+        assert_ne!(encoding.id(chunk).tag, others.id(chunk).tag);
+        // The identity says who made it, and can't say another one.
+        let lie = BlockId {
+            encoding: EncodingId { maker: Maker::LOCAL, ..encoding.id(chunk) },
+            ..encoding.block(chunk, 1)
+        };
+        assert_eq!(encoding.check(&lie), Err(BadBlock::Name));
+        let copy = Encoding { maker: Maker([8; 8]), ..Encoding::copy(100, 0, 100, chunk) };
+        assert_eq!(copy.check(&copy.block(chunk, 0)), Err(BadBlock::Maker));
     }
 
     #[test]

@@ -63,6 +63,7 @@ fn proof(key: &ReceiptKey, incarnation: Incarnation, sequence: u64, blocks: &[St
         hasher.update(&block.chunk.0);
         hasher.update(&block.encoding.code.number().to_le_bytes());
         hasher.update(&block.encoding.tag);
+        hasher.update(&block.encoding.maker.0);
         hasher.update(&[block.index]);
         hasher.update(&plain_length.to_le_bytes());
         hasher.update(&stored_length.to_le_bytes());

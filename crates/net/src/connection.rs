@@ -20,7 +20,7 @@ use bytes::Bytes;
 use minicbor::{Decode, Encode};
 use parking_lot::Mutex;
 use stdchk_model::message::handshake::{Hello, PROTOCOL, Role, Welcome};
-use stdchk_model::{ErrorCode, Failure, PoolId, cbor};
+use stdchk_model::{ErrorCode, Failure, Maker, PoolId, cbor};
 use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
@@ -53,6 +53,14 @@ pub struct Identity {
     pub pool: Option<PoolId>,
     /// Its keys; `None`: it speaks with processes of its own machine alone.
     pub keys: Option<Arc<Keys>>,
+}
+
+impl Identity {
+    /// As whom it codes fragments.
+    #[must_use]
+    pub fn maker(&self) -> Maker {
+        self.keys.as_ref().map_or(Maker::LOCAL, |keys| keys.member().maker())
+    }
 }
 
 /// Why a call has no answer.
@@ -444,7 +452,8 @@ async fn greet(server: Role, address: &str, identity: &Identity) -> io::Result<O
         connect(address, identity.keys.as_deref()).await?;
     let (mut reader, mut writer) =
         (Patient::new(buffered(reader), PATIENCE), Patient::new(writer, REQUEST_PATIENCE));
-    let hello = Hello { protocol: PROTOCOL, role: identity.role, pool: identity.pool };
+    let hello =
+        Hello { protocol: PROTOCOL, role: identity.role, pool: identity.pool, maker: identity.maker() };
     let answer = say(&mut reader, &mut writer, &hello).await;
     let Welcome { role, pool } = answer.map_err(|error| match (&peer, error.kind()) {
         (

@@ -26,9 +26,9 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
-use stdchk_model::PoolId;
 use stdchk_model::message::handshake::{MemberId, Role};
 use stdchk_model::user::{CERTIFIED_GROUPS_MAX, User};
+use stdchk_model::{Maker, PoolId};
 use tokio::sync::watch;
 
 use crate::data_dir::{OWNER_ONLY_FILE, replace};
@@ -149,6 +149,12 @@ impl Member {
         let (id, _) =
             hash.as_bytes().split_first_chunk().unwrap_or_else(|| unreachable!("a hash has 32 bytes"));
         Ok(Self { id: MemberId(*id), roles, user })
+    }
+
+    /// As whom it codes fragments.
+    #[must_use]
+    pub fn maker(&self) -> Maker {
+        Maker::of(self.id, self.user.as_ref().map(|user| user.uid))
     }
 
     /// Whether it may act in this role: an operator may do what clients do.

@@ -13,7 +13,7 @@ use rustix::process::{Resource, getrlimit};
 use stdchk_model::exact::to_usize;
 use stdchk_model::limits::REQUESTS_IN_FLIGHT_MAX;
 use stdchk_model::message::handshake::{Hello, Join, Joined, MemberId, PROTOCOL, Role, Welcome};
-use stdchk_model::{ErrorCode, Failure, PoolId, User, cbor};
+use stdchk_model::{ErrorCode, Failure, Maker, PoolId, User, cbor};
 use tokio::io::BufReader;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::AbortHandle;
@@ -88,6 +88,8 @@ pub struct Caller {
     pub member: Option<MemberId>,
     /// The user for whom its certificate lets it act; `None`: for whom it says.
     pub user: Option<Arc<User>>,
+    /// As whom it codes fragments: its certificate says it, or the process at a socket of this machine, which is believed.
+    pub maker: Maker,
     /// By which connection it asks: a number that no other one of this process has. 0: by none.
     pub connection: u64,
 }
@@ -96,7 +98,7 @@ impl Caller {
     /// A process of this machine in this role.
     #[must_use]
     pub fn of_this_machine(role: Role) -> Self {
-        Self { role, member: None, user: None, connection: 0 }
+        Self { role, member: None, user: None, maker: Maker::LOCAL, connection: 0 }
     }
 }
 
@@ -288,8 +290,10 @@ impl Door {
         let Host { role, pool, .. } = self.host;
         let caller = match peer {
             // The own user runs the pool.
-            Peer::Own if hello.role == Role::Client => Caller::of_this_machine(Role::Operator),
-            Peer::Own => Caller::of_this_machine(hello.role),
+            Peer::Own => {
+                let role = if hello.role == Role::Client { Role::Operator } else { hello.role };
+                Caller { maker: hello.maker, ..Caller::of_this_machine(role) }
+            }
             Peer::Member(member)
                 if self.host.keys.as_ref().is_some_and(|keys| keys.is_revoked(member.id)) =>
             {
@@ -300,7 +304,7 @@ impl Door {
                 let is_operator = hello.role == Role::Client && member.may_be(Role::Operator);
                 let role = if is_operator { Role::Operator } else { hello.role };
                 let user = member.user.clone().map(Arc::new);
-                Caller { role, member: Some(member.id), user, connection: 0 }
+                Caller { role, member: Some(member.id), user, maker: member.maker(), connection: 0 }
             }
             Peer::Member(_) | Peer::Stranger(_) => {
                 let message = format!("the caller's certificate is not that of a {}", hello.role.name());

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use stdchk_model::{ChunkRef, Code, KeyId};
+use stdchk_model::{ChunkRef, Code, KeyId, Maker};
 use stdchk_protect::seal::{Key, Keys};
 use stdchk_protect::{Assembly, Blocks, genuine};
 
@@ -68,7 +68,7 @@ fn costs(plain: &[Bytes], key: Option<&Arc<Key>>) -> [f64; 4] {
     let chunks: Vec<ChunkRef> = plain.iter().map(chunk).collect();
     let make = |(chunk, plain): (&ChunkRef, &Bytes)| match key {
         None => Blocks::plain(*chunk, plain.clone()),
-        Some(key) => Blocks::sealed(*chunk, 0, plain, Code::COPY, key),
+        Some(key) => Blocks::sealed(*chunk, 0, plain, (Code::COPY, Maker::LOCAL), key),
     };
     let blocks: Vec<Blocks> = chunks.iter().zip(plain).map(make).collect();
     let verify = |blocks: &Blocks| {

@@ -213,13 +213,14 @@ impl Remaking {
         Ok(u8::try_from(lacks).unwrap_or_else(|_| unreachable!("a code has at most 32 blocks")))
     }
 
-    /// The blocks of the encoding, or with `as_copies` those that hold all of the encoded bytes.
+    /// The blocks of the encoding, or with `as_copies` those that hold all of the encoded bytes. Of these it is certain that they make the
+    /// chunk, or of a sealed one that the holder of its key has made them for it: so no encoding that only claims to spreads.
     ///
     /// # Errors
-    /// What was gathered doesn't suffice, or doesn't make the same blocks: whoever stored them is to blame.
+    /// [`BadFragments::Encoding`]: what was gathered doesn't suffice, or makes something else: its maker is to blame.
     pub fn remake(self, as_copies: bool) -> Result<Blocks, BadFragments> {
         let group = self.group.ok_or(BadFragments::Encoding)?;
-        let Encoding { codec, plain_length, cipher, .. } = group.encoding;
+        let Encoding { codec, plain_length, cipher, maker, .. } = group.encoding;
         let chunk = ChunkRef { id: self.chunk, length: plain_length };
         let encoded = match group.encoding.code.is_copy() {
             true => group.stored.into_values().next().ok_or(BadFragments::Encoding)?,
@@ -228,19 +229,15 @@ impl Remaking {
             }
             false => group.encoded(),
         };
-        let code = if as_copies { stdchk_model::Code::COPY } else { self.id.code };
-        let is_stored = codec == Codec::Store.number();
-        let is_right = match cipher {
-            _ if !as_copies => true,
-            Some(_) => is_signed(chunk, codec, &encoded),
-            None => !is_stored || ChunkId::of(&encoded) == self.chunk,
-        };
-        if !is_right {
-            return Err(BadFragments::Encoding);
+        match cipher {
+            Some(_) if is_signed(chunk, codec, &encoded) => {}
+            Some(_) => return Err(BadFragments::Encoding),
+            None => drop(plain(chunk, &group.encoding, encoded.clone(), &NoKeys)?),
         }
+        let code = if as_copies { stdchk_model::Code::COPY } else { self.id.code };
         let made = match cipher {
-            None => Blocks::of(chunk, codec, encoded, code),
-            Some(_) => Blocks::made(chunk, codec, cipher, encoded, code),
+            None => Blocks::of(chunk, codec, encoded, code, maker),
+            Some(_) => Blocks::made(chunk, (codec, cipher), encoded, code, maker),
         };
         match as_copies || made.encoding.id(self.chunk) == self.id {
             true => Ok(made),

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use stdchk_model::block::{BadBlock, SEAL_BYTES, SEALED};
 use stdchk_model::exact::part;
 use stdchk_model::limits::CHUNK_BYTES_MAX;
-use stdchk_model::{BlockId, ChunkId, ChunkRef, Code, Encoding};
+use stdchk_model::{BlockId, ChunkId, ChunkRef, Code, Encoding, Maker};
 use stdchk_reduce::{Codec, decompress};
 
 use crate::coder::parity;
@@ -28,28 +28,42 @@ impl Blocks {
         Self { chunk: chunk.id, encoding: Encoding::plain(chunk), stored: vec![plain] }
     }
 
-    /// Makes the blocks of a chunk under `code` from `encoded`, which the codec number `codec` made of it. Takes milliseconds:
-    /// everything is hashed.
-    pub fn of(chunk: ChunkRef, codec: u8, encoded: Bytes, code: Code) -> Self {
+    /// Makes the blocks of a chunk under `code` from `encoded`, which the codec number `codec` made of it, as `maker` codes them. Takes
+    /// milliseconds: everything is hashed.
+    pub fn of(chunk: ChunkRef, codec: u8, encoded: Bytes, code: Code, maker: Maker) -> Self {
         if code.is_copy() && codec == Codec::Store.number() {
             return Self::plain(chunk, encoded);
         }
-        Self::made(chunk, codec, None, encoded, code)
+        Self::made(chunk, (codec, None), encoded, code, maker)
     }
 
     /// Makes the blocks of a chunk under `code` from `encoded` sealed with `key`, which gave the chunk its name. Takes milliseconds, as
     /// [`Blocks::of`] does.
-    pub fn sealed(chunk: ChunkRef, codec: u8, encoded: &[u8], code: Code, key: &Key) -> Self {
-        Self::made(chunk, codec, Some(SEALED), key.seal(chunk, codec, encoded), code)
+    pub fn sealed(
+        chunk: ChunkRef,
+        codec: u8,
+        encoded: &[u8],
+        (code, maker): (Code, Maker),
+        key: &Key,
+    ) -> Self {
+        Self::made(chunk, (codec, Some(SEALED)), key.seal(chunk, codec, encoded), code, maker)
     }
 
-    pub(crate) fn made(chunk: ChunkRef, codec: u8, cipher: Option<u8>, encoded: Bytes, code: Code) -> Self {
+    /// Makes blocks of bytes that were encoded, and sealed if there is a cipher. Copies have no maker.
+    pub(crate) fn made(
+        chunk: ChunkRef,
+        (codec, cipher): (u8, Option<u8>),
+        encoded: Bytes,
+        code: Code,
+        maker: Maker,
+    ) -> Self {
+        let maker = if code.is_copy() { Maker::LOCAL } else { maker };
         let added = if cipher.is_some() { SEAL_BYTES as usize } else { 0 };
         assert!(encoded.len() <= CHUNK_BYTES_MAX + added, "a codec is used only where it shrinks");
         #[expect(clippy::cast_possible_truncation, reason = "asserted above")]
         let encoded_length = encoded.len() as u32;
-        let empty =
-            Encoding { codec, plain_length: chunk.length, cipher, code, encoded_length, hashes: Vec::new() };
+        let (plain_length, hashes) = (chunk.length, Vec::new());
+        let empty = Encoding { codec, plain_length, cipher, code, encoded_length, hashes, maker };
         let stored = match code.is_copy() {
             true => vec![encoded],
             false => fragments(&encoded, code, empty.block_length() as usize),
@@ -83,8 +97,8 @@ impl Blocks {
             (ChunkRef { id: self.chunk, length: self.encoding.plain_length }, Bytes::from(encoded));
         match (code.is_copy(), cipher) {
             (true, _) => Self { stored: vec![encoded], ..self.clone() },
-            (false, None) => Self::of(chunk, codec, encoded, Code::COPY),
-            (false, cipher) => Self::made(chunk, codec, cipher, encoded, Code::COPY),
+            (false, None) => Self::of(chunk, codec, encoded, Code::COPY, Maker::LOCAL),
+            (false, cipher) => Self::made(chunk, (codec, cipher), encoded, Code::COPY, Maker::LOCAL),
         }
     }
 
@@ -119,7 +133,8 @@ fn fragments(encoded: &Bytes, code: Code, length: usize) -> Vec<Bytes> {
 /// Whether `stored` is the block that it is said to be. Of a copy that means that it decodes to the chunk: else one lying client
 /// could make everybody's next write of that chunk a reference to something that can't be read. Of a sealed copy it means that
 /// somebody made it who has the key that is in the chunk's name. A fragment can be told to be
-/// the one that its encoding names; whether the fragments of an encoding make the chunk shows when they are put together.
+/// the one that its encoding names; whether the fragments of an encoding make the chunk shows when they are put together. Until then it
+/// counts for its maker alone, so who takes a fragment sees to it that nobody brings those of others.
 ///
 /// # Errors
 /// What is wrong with it.

@@ -7,6 +7,14 @@
 //! don't add up, since they may lie at the same benefactors: the best encoding counts. Copies suffice alone, however
 //! they were compressed, so all copies are one.
 //!
+//! Not every encoding makes its chunk: somebody may have made it up ([`Trust`]). Copies and trusted encodings count as they are. Only where
+//! all of these together can't make the chunk, claimed encodings count, and of those that can be read the *least* does: as long as one of them is
+//! right, the truth is no smaller. A broken encoding counts for nothing. So a made-up encoding never makes a chunk look safer than its genuine blocks make
+//! it. What a commit rests on ([`suffices`]) is never claimed.
+//!
+//! Where only some of the blocks count, as without those that are to go, what is asked is what these are worth among all that there are
+//! ([`distance_among`]): a made-up encoding that stays is no reason to let a genuine one go.
+//!
 //! What lies in memory counts for nothing in any of this: not for the distance, nor for what is missing, nor for what else is too much. It
 //! is asked for by name, where it matters: whether a chunk can be read ([`is_readable`]), whether it is enough for a commit ([`suffices`]), and
 //! as what blocks are made from ([`plan`]). So nobody can take memory for a disk by leaving something out.
@@ -14,7 +22,7 @@
 use std::collections::HashSet;
 
 use stdchk_model::message::manager::Location;
-use stdchk_model::{BenefactorId, Durability, EncodingId, Tier};
+use stdchk_model::{BenefactorId, Durability, EncodingId, Tier, Trust};
 
 /// A block at a benefactor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,12 +35,14 @@ pub struct Held {
     pub index: u8,
     /// Where the benefactor keeps it.
     pub tier: Tier,
+    /// Whether it counts.
+    pub trust: Trust,
 }
 
 impl From<&Location> for Held {
     fn from(location: &Location) -> Self {
-        let Location { benefactor, encoding, index, tier } = *location;
-        Self { benefactor, encoding, index, tier }
+        let Location { benefactor, encoding, index, tier, trust } = *location;
+        Self { benefactor, encoding, index, tier, trust }
     }
 }
 
@@ -73,12 +83,37 @@ pub fn suffices_at<'a>(
 
 /// How many benefactors have to be lost before a chunk is of which these blocks are there; 0: no disk has enough to read it.
 pub fn distance(held: impl Iterator<Item = Held> + Clone) -> u8 {
-    steps_to_loss(held.filter(on_disk))
+    distance_among(held.clone(), held)
 }
 
-/// Whether a chunk can be read of which these blocks are there, wherever they lie.
+/// How many benefactors have to be lost before a chunk is of which only the blocks in `part` of `all` that there are count.
+pub fn distance_among(
+    part: impl Iterator<Item = Held> + Clone,
+    all: impl Iterator<Item = Held> + Clone,
+) -> u8 {
+    let part = part.filter(on_disk);
+    match trusted_steps(all.clone()) {
+        // None of the claimed encodings that can be read may be the one that is right.
+        0 => claimed(all).map(|encoding| of_fragments(part.clone(), encoding)).min().unwrap_or(0),
+        _ => trusted_steps(part),
+    }
+}
+
+/// How many benefactors have to be lost before nothing is left of the chunk on disks that can be trusted to make it.
+pub fn distance_trusted(held: impl Iterator<Item = Held> + Clone) -> u8 {
+    trusted_steps(held.filter(on_disk))
+}
+
+/// How many benefactors have to be lost before no encoding is left that isn't known to be broken: if any of them is right, the best may be.
+pub fn distance_at_best(held: impl Iterator<Item = Held> + Clone) -> u8 {
+    let disks = held.filter(on_disk);
+    let claimed = claimed(disks.clone()).map(|encoding| of_fragments(disks.clone(), encoding));
+    claimed.max().unwrap_or(0).max(trusted_steps(disks))
+}
+
+/// Whether a chunk can be read of which these blocks are there, wherever they lie, as far as anybody knows.
 pub fn is_readable(held: impl Iterator<Item = Held> + Clone) -> bool {
-    steps_to_loss(held) > 0
+    trusted_steps(held.clone()) > 0 || claimed(held).next().is_some()
 }
 
 /// Different benefactors that have a copy of a chunk in memory.
@@ -86,9 +121,9 @@ pub fn copies_in_memory(held: impl Iterator<Item = Held> + Clone) -> u8 {
     copies(held.filter(|block| !on_disk(block)))
 }
 
-/// Whether a chunk of which these blocks are there is as safe as a commit needs it.
+/// Whether a chunk of which these blocks are there is as safe as a commit needs it, by those that can be trusted.
 pub fn suffices(held: impl Iterator<Item = Held> + Clone, needed: Durability) -> bool {
-    distance(held.clone()) >= needed.distance
+    distance_trusted(held.clone()) >= needed.distance
         || needed.in_memory.is_some_and(|hosts| copies_in_memory(held) >= hosts.max(1))
 }
 
@@ -100,16 +135,31 @@ fn on_disks(held: &[Held]) -> Vec<Held> {
     held.iter().filter(|block| on_disk(block)).copied().collect()
 }
 
-/// How many benefactors have to be lost before a chunk is of which there are these blocks and no others.
-fn steps_to_loss(held: impl Iterator<Item = Held> + Clone) -> u8 {
-    let mut best = copies(held.clone());
-    for (at, block) in held.clone().enumerate().filter(|(_, block)| !block.encoding.code.is_copy()) {
-        let is_first = held.clone().take(at).all(|earlier| earlier.encoding != block.encoding);
-        if is_first {
-            best = best.max(of_fragments(held.clone(), block.encoding));
-        }
-    }
-    best
+/// How many benefactors have to be lost before a chunk is of which there are these blocks, by copies and trusted encodings.
+fn trusted_steps(held: impl Iterator<Item = Held> + Clone) -> u8 {
+    let fragments =
+        encodings(held.clone(), Trust::Trusted).map(|encoding| of_fragments(held.clone(), encoding));
+    fragments.max().unwrap_or(0).max(copies(held.clone()))
+}
+
+/// The claimed encodings of which there are enough blocks, wherever they lie.
+fn claimed(held: impl Iterator<Item = Held> + Clone) -> impl Iterator<Item = EncodingId> + Clone {
+    encodings(held.clone(), Trust::Claimed).filter(move |encoding| of_fragments(held.clone(), *encoding) > 0)
+}
+
+/// Encodings in fragments that are so far trusted, each once.
+fn encodings(
+    held: impl Iterator<Item = Held> + Clone,
+    trust: Trust,
+) -> impl Iterator<Item = EncodingId> + Clone {
+    let is_first = move |(at, block): &(usize, Held), held: &mut dyn Iterator<Item = Held>| {
+        held.take(*at).all(|earlier| earlier.encoding != block.encoding)
+    };
+    let is_one = move |block: &Held| !block.encoding.code.is_copy() && block.trust == trust;
+    held.clone()
+        .enumerate()
+        .filter(move |(at, block)| is_one(block) && is_first(&(*at, *block), &mut held.clone()))
+        .map(|(_, block)| block.encoding)
 }
 
 /// Benefactors that have a copy.
@@ -190,7 +240,8 @@ pub fn plan_at(
     wanted: u8,
     hosts: Option<&[BenefactorId]>,
 ) -> Option<Plan> {
-    let lacks = usize::from(wanted.saturating_sub(distance(counted.iter().copied())));
+    let all = counted.iter().chain(readable).copied();
+    let lacks = usize::from(wanted.saturating_sub(distance_among(counted.iter().copied(), all)));
     if lacks == 0 {
         return None;
     }
@@ -206,7 +257,10 @@ pub fn plan_at(
     // Each block that is made leads one step nearer.
     let still_lacks = |way: &Way| (way.steps - free(&way.plan).min(way.plan.make.len())).min(lacks);
     let ways = ways(readable, &counted, wanted).into_iter().filter(|way| !way.plan.make.is_empty());
-    ways.min_by_key(|way| (still_lacks(way), way.plan.make.len() * way.size)).map(|way| way.plan)
+    // What is made of a claimed encoding can be trusted, and it may turn out that nothing can be made of it.
+    let is_claimed = |way: &Way| way.plan.from.first().is_some_and(|block| block.trust != Trust::Trusted);
+    ways.min_by_key(|way| (still_lacks(way), is_claimed(way), way.plan.make.len() * way.size))
+        .map(|way| way.plan)
 }
 
 /// A way to make blocks anew.
@@ -226,7 +280,7 @@ fn ways(readable: &[Held], counted: &[Held], wanted: u8) -> Vec<Way> {
         let taken = taken(counted, EncodingId::PLAIN);
         Way { steps: make.len(), size: WHOLE, plan: Plan { from, make, taken } }
     };
-    let mut rest = readable.to_vec();
+    let mut rest: Vec<Held> = readable.iter().filter(|block| block.trust != Trust::Broken).copied().collect();
     // Copies of a copy cost less than copies of fragments: they come first.
     rest.sort_by_key(|block| !block.encoding.code.is_copy());
     let mut ways = Vec::new();
@@ -277,21 +331,48 @@ pub fn missing(held: &[Held], encoding: EncodingId, wanted: u8) -> Vec<u8> {
     absent.chain(all.filter(is_shared)).take(need).collect()
 }
 
-/// Which of the blocks that surely are there, `certain`, can go so that the others alone keep the distance `wanted`: what lies in memory
-/// before all else, copies before fragments, which are smaller, and those that stand first, as far as possible. Where a single copy suffices, fragments go first: they
-/// take as much space together, and each of several benefactors could lose them. Nothing goes while the others don't reach `wanted`.
+/// Which of the blocks that surely are there, `certain`, can go so that the others alone keep the distance `wanted`, and those that stand first
+/// as far as possible. Nothing goes in favour of what may not make the chunk: a copy goes in favour of copies, a fragment in favour of copies
+/// or of its own encoding. Fragments go in favour of copies only if they don't reach `wanted` themselves, since they take less space; or where a single
+/// copy suffices: they take as much space together, and each of several benefactors could lose them. What lies in memory goes once disks have what is wanted,
+/// and what is broken once anything has.
+///
+/// Where several encodings reach `wanted`, or an encoding and copies, all stay until the holders of the one that is to go have decoded the other.
 pub fn surplus(certain: &[Held], wanted: u8) -> Vec<Held> {
-    let mut kept: Vec<Held> = certain.to_vec();
-    let mut gone = Vec::new();
-    let mut first: Vec<&Held> = certain.iter().collect();
-    first.sort_by_key(|block| (on_disk(block), block.encoding.code.is_copy() == (wanted == 1)));
-    for block in first {
-        let others = kept.iter().filter(|other| *other != block).copied();
-        if wanted > 0 && distance(others.clone()) >= wanted {
-            kept = others.collect();
+    let disks = on_disks(certain);
+    if wanted == 0 {
+        return Vec::new();
+    }
+    let mut gone: Vec<Held> = Vec::new();
+    if distance_trusted(disks.iter().copied()) >= wanted {
+        gone.extend(certain.iter().filter(|block| !on_disk(block) || block.trust == Trust::Broken));
+    }
+    let mut kept: Vec<Held> = disks.iter().filter(|block| block.trust != Trust::Broken).copied().collect();
+    let copies_suffice = copies(kept.iter().copied()) >= wanted;
+    for block in disks.iter().filter(|block| block.trust != Trust::Broken) {
+        let group = |kept: &[Held]| group_distance(kept.iter().copied(), block.encoding);
+        let is_worse = wanted == 1 || group(&disks) < wanted;
+        let others: Vec<Held> = kept.iter().filter(|other| *other != block).copied().collect();
+        if group(&others) >= wanted || copies_suffice && !block.encoding.code.is_copy() && is_worse {
+            kept = others;
             gone.push(*block);
         }
     }
-    assert!(gone.is_empty() || distance(kept.iter().copied()) >= wanted, "what stays is enough");
+    assert!(gone.is_empty() || distance_at_best(kept.iter().copied()) >= wanted, "what stays is enough");
     gone
+}
+
+/// Whether this block can go without anything that might be needed going with it, while the blocks in `staying` stay: these have the distance
+/// `wanted` by copies, or by blocks that are as good as it is.
+pub fn can_spare(block: &Held, staying: impl Iterator<Item = Held> + Clone, wanted: u8) -> bool {
+    let disks = staying.filter(on_disk);
+    match block.trust {
+        Trust::Broken => distance_trusted(disks) >= wanted,
+        _ => copies(disks.clone()) >= wanted || group_distance(disks, block.encoding) >= wanted,
+    }
+}
+
+/// The distance by the blocks alone that count together with those of an encoding.
+fn group_distance(held: impl Iterator<Item = Held> + Clone, encoding: EncodingId) -> u8 {
+    if encoding.code.is_copy() { copies(held) } else { of_fragments(held, encoding) }
 }

@@ -12,12 +12,14 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use proptest::prelude::*;
 use stdchk_model::limits::CODE_BLOCKS_MAX;
-use stdchk_model::{BenefactorId, ChunkId, ChunkRef, Code, Durability, EncodingId, Tier};
+use stdchk_model::{BenefactorId, ChunkId, ChunkRef, Code, Durability, EncodingId, Maker, Tier, Trust};
 use stdchk_protect::{
-    Assembly, BadFragments, Blocks, Gathered, Held, Plan, Remaking, copies_in_memory, distance, genuine,
-    missing, plan, plan_at, suffices, surplus, taken,
+    Assembly, BadFragments, Blocks, Gathered, Held, Plan, Remaking, can_spare, copies_in_memory, distance,
+    distance_among, distance_at_best, genuine, missing, plan, plan_at, suffices, surplus, taken,
 };
 use stdchk_reduce::{Compressor, Effort};
+
+const MAKER: Maker = Maker([7; 8]);
 
 fn content(length: usize, seed: u8) -> Vec<u8> {
     // Compressible, and different for each seed.
@@ -32,7 +34,7 @@ fn chunk_of(content: &[u8]) -> ChunkRef {
 fn blocks(content: &[u8], effort: Effort, code: Code) -> Blocks {
     let mut compressor = Compressor::new(effort).unwrap();
     let (codec, encoded) = compressor.compress(content);
-    Blocks::of(chunk_of(content), codec.number(), Bytes::from(encoded.into_owned()), code)
+    Blocks::of(chunk_of(content), codec.number(), Bytes::from(encoded.into_owned()), code, MAKER)
 }
 
 /// Blocks of another chunk under the name of `content`.
@@ -176,6 +178,26 @@ fn an_encoding_whose_blocks_match_and_make_another_chunk_is_found_out() {
     assert!(matches!(last.last(), Some(Gathered::Whole(_))), "the others are enough");
 }
 
+/// Repair must not spread what doesn't make the chunk, whatever the codec, nor call it good.
+#[test]
+fn nothing_is_made_anew_of_blocks_that_make_another_chunk() {
+    let (content, other) = (content(200_000, 0), content(200_000, 9));
+    for effort in [Effort::Store, Effort::Lz4, Effort::Zstd(1)] {
+        let lie = said_to_be(&content, blocks(&other, effort, Code::erasure(3, 2).unwrap()));
+        for as_copies in [false, true] {
+            let mut remaking = Remaking::new(lie.chunk, lie.encoding.id(lie.chunk));
+            for (block, stored) in lie.iter().skip(1).take(3) {
+                remaking.add(block.index, lie.encoding.clone(), stored.clone()).unwrap();
+            }
+            assert_eq!(
+                remaking.remake(as_copies).err(),
+                Some(BadFragments::Encoding),
+                "{effort:?} {as_copies}"
+            );
+        }
+    }
+}
+
 #[test]
 fn a_copy_that_decodes_to_another_chunk_is_not_genuine() {
     let (content, other) = (content(50_000, 0), content(50_000, 9));
@@ -190,7 +212,7 @@ fn a_copy_that_decodes_to_another_chunk_is_not_genuine() {
 // --- holders
 
 fn encoding(code: Code, number: u8) -> EncodingId {
-    EncodingId { code, tag: [number; 16] }
+    EncodingId { code, tag: [number; 16], maker: Maker::LOCAL }
 }
 
 /// Benefactors that keep blocks in memory.
@@ -198,7 +220,7 @@ const IN_MEMORY: std::ops::Range<u32> = 50..53;
 
 fn held_at(benefactor: u32, encoding: EncodingId, index: u8) -> Held {
     let tier = if IN_MEMORY.contains(&benefactor) { Tier::Memory } else { Tier::Disk };
-    Held { benefactor: BenefactorId(benefactor), encoding, index, tier }
+    Held { benefactor: BenefactorId(benefactor), encoding, index, tier, trust: Trust::Trusted }
 }
 
 fn on_disks(held: &[Held]) -> Vec<Held> {
@@ -227,12 +249,13 @@ fn is_readable(held: &[Held]) -> bool {
 fn true_distance(held: &[Held]) -> u8 {
     let hosts: Vec<BenefactorId> =
         held.iter().map(|block| block.benefactor).collect::<BTreeSet<_>>().into_iter().collect();
+    let is_lost = |left: &[Held]| !is_readable(left);
     let lost = (0..1u32 << hosts.len()).filter(|bits| {
         let is_left = |block: &&Held| {
             let at = hosts.iter().position(|host| *host == block.benefactor).unwrap();
             bits & 1 << at == 0
         };
-        !is_readable(&held.iter().filter(is_left).copied().collect::<Vec<_>>())
+        is_lost(&held.iter().filter(is_left).copied().collect::<Vec<_>>())
     });
     u8::try_from(lost.map(u32::count_ones).min().unwrap()).unwrap()
 }
@@ -325,6 +348,96 @@ proptest! {
     }
 }
 
+/// Blocks of which some are made up: each with whether its encoding makes the chunk. Copies do; what is trusted does, what is broken doesn't; of what
+/// is claimed nobody knows.
+fn doubtful() -> impl Strategy<Value = Vec<(Held, bool)>> {
+    let kinds = proptest::collection::vec(0..3u8, 4);
+    (held(), kinds).prop_map(|(held, kinds)| {
+        let with_trust = |block: Held| {
+            let kind = kinds[usize::from(block.encoding.tag[0])];
+            let (trust, is_right) = match (block.encoding.code.is_copy(), kind) {
+                (true, _) | (_, 0) => (Trust::Trusted, true),
+                (_, 1) => (Trust::Claimed, block.encoding.tag[0] == 2),
+                _ => (Trust::Broken, false),
+            };
+            (Held { trust, ..block }, is_right)
+        };
+        held.into_iter().map(with_trust).collect()
+    })
+}
+
+fn all_of(doubtful: &[(Held, bool)]) -> Vec<Held> {
+    doubtful.iter().map(|(block, _)| *block).collect()
+}
+
+fn right_of(doubtful: &[(Held, bool)]) -> Vec<Held> {
+    doubtful.iter().filter(|(_, is_right)| *is_right).map(|(block, _)| *block).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4000))]
+
+    #[test]
+    fn what_is_made_up_makes_no_chunk_look_safer_than_it_is(doubtful in doubtful(), wanted in 1..4u8) {
+        let (all, right) = (all_of(&doubtful), right_of(&doubtful));
+        let truth = true_distance(&on_disks(&right));
+        // Where nothing that is right is left, only decoding tells.
+        if is_readable(&right) {
+            prop_assert!(distance_of(&all) <= truth, "{} > {truth}", distance_of(&all));
+        }
+        prop_assert!(distance_at_best(all.iter().copied()) >= distance_of(&all));
+        let needed = Durability::on_disks(wanted);
+        prop_assert!(!suffices(all.iter().copied(), needed) || truth >= wanted);
+        let honest = right.iter().map(|block| Held { trust: Trust::Trusted, ..*block });
+        let trusted = all.iter().filter(|block| block.trust == Trust::Trusted).copied();
+        prop_assert_eq!(suffices(all.iter().copied(), needed), distance(trusted) >= wanted);
+        prop_assert!(distance(honest) <= truth);
+    }
+
+    #[test]
+    fn nothing_that_may_be_needed_goes_in_favour_of_what_is_made_up(doubtful in doubtful(), wanted in 1..4u8) {
+        let all = all_of(&doubtful);
+        let gone = surplus(&all, wanted);
+        let right = right_of(&doubtful);
+        let kept: Vec<Held> = right.iter().filter(|block| !gone.contains(block)).copied().collect();
+        let (before, after) = (true_distance(&on_disks(&right)), true_distance(&on_disks(&kept)));
+        prop_assert!(after >= before.min(wanted), "{before} before, {after} without {gone:?}");
+    }
+
+    #[test]
+    fn blocks_that_are_to_go_go_only_once_what_stays_has_what_is_wanted(
+        doubtful in doubtful(),
+        wanted in 1..4u8,
+        leaving in proptest::collection::btree_set(0..7u32, 0..4),
+    ) {
+        let leaves = |block: &Held| leaving.contains(&block.benefactor.0);
+        let all = all_of(&doubtful);
+        let staying: Vec<Held> = all.iter().filter(|block| !leaves(block)).copied().collect();
+        let right = right_of(&doubtful);
+        let spared =
+            |block: &Held| leaves(block) && can_spare(block, staying.iter().copied(), wanted);
+        let kept: Vec<Held> = right.iter().filter(|block| !spared(block)).copied().collect();
+        let (before, after) = (true_distance(&on_disks(&right)), true_distance(&on_disks(&kept)));
+        prop_assert!(after >= before.min(wanted), "{before} before, {after} after");
+        // As long as what stays is told to have what is wanted, it has, if anything has.
+        let told = distance_among(staying.iter().copied(), all.iter().copied());
+        let stays: Vec<Held> = right.iter().filter(|block| !leaves(block)).copied().collect();
+        prop_assert!(!is_readable(&right) || told <= true_distance(&on_disks(&stays)));
+    }
+
+    #[test]
+    fn a_plan_leads_to_what_is_wanted_whatever_is_made_up(doubtful in doubtful(), wanted in 1..5u8) {
+        let all = all_of(&doubtful);
+        let Some(plan) = plan(&all, &all, wanted) else {
+            prop_assert!(distance_of(&all) >= wanted || !stdchk_protect::is_readable(all.iter().copied()));
+            return Ok(());
+        };
+        prop_assert!(plan.from.iter().all(|block| block.trust != Trust::Broken));
+        let after = carried_out(&plan, &all, (0..7).chain(100..));
+        prop_assert!(distance_of(&after) >= wanted, "{plan:?} leads to {after:?}");
+    }
+}
+
 /// What is held once a plan was carried out, as far as `hosts` suffice.
 fn carried_out(plan: &Plan, held: &[Held], hosts: impl Iterator<Item = u32>) -> Vec<Held> {
     let made = |(benefactor, index): (BenefactorId, &Option<u8>)| {
@@ -335,7 +448,12 @@ fn carried_out(plan: &Plan, held: &[Held], hosts: impl Iterator<Item = u32>) -> 
         held_at(benefactor.0, encoding, index)
     };
     let free = hosts.map(BenefactorId).filter(|host| !plan.taken.contains(host));
-    held.iter().copied().chain(free.zip(&plan.make).map(made)).collect()
+    // What was made was decoded before.
+    let trusted = |block: &Held| match block.encoding == plan.from[0].encoding {
+        true => Held { trust: Trust::Trusted, ..*block },
+        false => *block,
+    };
+    held.iter().map(trusted).chain(free.zip(&plan.make).map(made)).collect()
 }
 
 /// The largest distance that blocks at `hosts` lead to, made in any way of what is readable, found by trying all ways.
@@ -375,22 +493,23 @@ fn copies_stand_in_for_fragments_that_there_are_too_few_benefactors_for() {
     assert!(many.make.iter().all(Option::is_some), "fragments take less space: {many:?}");
 }
 
-/// Benefactors came back, and the copies that stood in for their fragments are not needed any more.
+/// Benefactors came back, and the copies that stood in for their fragments are not needed any more. Whether the fragments make the chunk, the
+/// holders of the copies have to see first.
 #[test]
-fn copies_go_before_the_fragments_that_are_enough() {
+fn copies_stay_beside_fragments_that_are_enough_and_fragments_that_are_not_go() {
     let code = encoding(Code::erasure(3, 2).unwrap(), 5);
     let block = held_at;
     let fragments: Vec<Held> = (0..5u8).map(|index| block(u32::from(index), code, index)).collect();
     let copies: Vec<Held> = (0..3).map(|benefactor| block(benefactor, EncodingId::PLAIN, 0)).collect();
     let all = |fragments: &[Held]| [fragments, &copies].concat();
-    assert_eq!(surplus(&all(&fragments), 3), copies);
+    assert_eq!(surplus(&all(&fragments), 3), []);
     assert_eq!(surplus(&all(&fragments[..4]), 3), &fragments[..4]);
     let kept = |wanted| -> Vec<Held> {
         let all = all(&fragments);
         let gone = surplus(&all, wanted);
         all.into_iter().filter(|block| !gone.contains(block)).collect()
     };
-    assert_eq!(kept(2), &fragments[1..]);
+    assert_eq!(kept(2), [&fragments[1..], &copies[1..]].concat());
     assert_eq!(
         kept(1),
         &copies[2..],

@@ -10,10 +10,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use stdchk_model::block::BadBlock;
-use stdchk_model::{ChunkRef, Code, Encoding, KeyId};
+use stdchk_model::{ChunkRef, Code, Encoding, KeyId, Maker};
 use stdchk_protect::seal::{Key, Keys, NoKeys};
 use stdchk_protect::{Assembly, BadFragments, Blocks, Gathered, Remaking, genuine};
 use stdchk_reduce::{Compressor, Effort};
+
+const MAKER: Maker = Maker([7; 8]);
 
 #[derive(Debug)]
 struct Own(Arc<Key>);
@@ -42,7 +44,7 @@ fn sealed(content: &[u8], effort: Effort, code: Code, key: &Key) -> Blocks {
         let (codec, encoded) = compressor.compress(content);
         (codec, encoded.into_owned())
     };
-    Blocks::sealed(chunk_of(content, key), codec.number(), &encoded, code, key)
+    Blocks::sealed(chunk_of(content, key), codec.number(), &encoded, (code, MAKER), key)
 }
 
 /// What the blocks of these numbers make for who has these keys.
@@ -129,7 +131,7 @@ fn who_has_the_key_and_lies_about_content_is_found_out_by_readers() {
     let (one, two) = (content(50_000, 1), content(50_000, 2));
     let chunk = chunk_of(&one, &own);
     // Signed for the name of one content, and holds the other.
-    let lie = Blocks::sealed(chunk, 0, &two, Code::COPY, &own);
+    let lie = Blocks::sealed(chunk, 0, &two, (Code::COPY, MAKER), &own);
     assert_eq!(genuine(&lie.encoding.block(chunk.id, 0), &lie.encoding, lie.stored(0).unwrap()), Ok(()));
     let refused = put_together(&lie, chunk, &[0], Arc::new(Own(own))).unwrap_err();
     assert_eq!(refused, BadFragments::Encoding);
@@ -172,11 +174,17 @@ fn fragments_that_nobody_signed_make_no_copy() {
     let chunk = chunk_of(&plain, &own);
     let code = Code::erasure(3, 2).unwrap();
     // Fragments are told by their hashes alone, so somebody without the key can make some that agree with each other.
-    let forged = Blocks::sealed(ChunkRef { id: key(2).name(&plain), ..chunk }, 0, &plain, code, &key(2));
+    let forged =
+        Blocks::sealed(ChunkRef { id: key(2).name(&plain), ..chunk }, 0, &plain, (code, MAKER), &key(2));
     let id = forged.encoding.id(chunk.id);
     let mut remaking = Remaking::new(chunk.id, id);
     for number in 0..3 {
         remaking.add(number, forged.encoding.clone(), forged.stored(number).unwrap().clone()).unwrap();
     }
     assert_eq!(remaking.remake(true).err(), Some(BadFragments::Encoding));
+    let mut remaking = Remaking::new(chunk.id, id);
+    for number in 0..3 {
+        remaking.add(number, forged.encoding.clone(), forged.stored(number).unwrap().clone()).unwrap();
+    }
+    assert_eq!(remaking.remake(false).err(), Some(BadFragments::Encoding), "nor fragments");
 }

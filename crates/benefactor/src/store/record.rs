@@ -4,7 +4,7 @@
 //! a record inside some block's content nor one left in reused space is ever taken for a record.
 
 use stdchk_model::limits::CODE_BLOCKS_MAX;
-use stdchk_model::{BlockId, ChunkId, Code, Encoding, EncodingId};
+use stdchk_model::{BlockId, ChunkId, Code, Encoding, EncodingId, Maker};
 
 use super::disk::{UNIT, UNIT_LENGTH, padded};
 
@@ -109,6 +109,7 @@ impl Record {
         bytes.extend([self.block.index, encoding.cipher.unwrap_or(0)]);
         bytes.extend(self.block.encoding.tag);
         bytes.extend(self.block.chunk.0);
+        bytes.extend(encoding.maker.0);
         bytes.resize(FIXED_BYTES, 0);
         bytes.extend(encoding.hashes.iter().flat_map(|hash| hash.0));
         bytes.extend(blake3::keyed_hash(key, &bytes).as_bytes());
@@ -150,12 +151,12 @@ fn parse(mut fixed: &[u8], hashes: &[u8]) -> Option<Record> {
     let (plain_length, encoded_length) = (u32::from_le_bytes(take(from)?), u32::from_le_bytes(take(from)?));
     let code = Code::from_number(u16::from_le_bytes(take(from)?))?;
     let [index, cipher] = take::<2>(from)?;
-    let (tag, chunk) = (take(from)?, ChunkId(take(from)?));
+    let (tag, chunk, maker) = (take(from)?, ChunkId(take(from)?), Maker(take(from)?));
     let (hashes, _) = hashes.as_chunks::<HASH_BYTES>();
     let hashes = hashes.iter().map(|hash| ChunkId(*hash)).collect();
     let cipher = (encrypted != 0).then_some(cipher);
-    let encoding = Encoding { codec, plain_length, cipher, code, encoded_length, hashes };
-    let block = BlockId { chunk, encoding: EncodingId { code, tag }, index };
+    let encoding = Encoding { codec, plain_length, cipher, code, encoded_length, hashes, maker };
+    let block = BlockId { chunk, encoding: EncodingId { code, tag, maker }, index };
     let stored_length = encoding.block_length();
     let record = Record { kind: kind_of(kind)?, place, block, encoding, stored_length, put_sequence };
     (layout == LAYOUT && index < code.blocks()).then_some(record)
@@ -196,7 +197,14 @@ mod tests {
     fn records() -> [Record; 2] {
         let chunk = ChunkRef { id: ChunkId::of(b"plain"), length: 9_000 };
         let (code, hashes) = (Code::erasure(4, 2).unwrap(), (0..6).map(|byte| ChunkId([byte; 32])).collect());
-        let coded = Encoding { codec: 2, cipher: Some(1), code, hashes, ..Encoding::plain(chunk) };
+        let coded = Encoding {
+            codec: 2,
+            cipher: Some(1),
+            code,
+            hashes,
+            maker: Maker([3; 8]),
+            ..Encoding::plain(chunk)
+        };
         [(Encoding::plain(chunk), 0), (coded, 5)].map(|(encoding, index)| Record {
             kind: Kind::Block,
             place: Place { segment: 7, unit: 11 },

@@ -7,7 +7,7 @@ use std::sync::Weak;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use stdchk_model::message::manager::Location;
-use stdchk_model::{BenefactorId, BlockId, ChunkId, ChunkRef, Durability, Receipt};
+use stdchk_model::{BenefactorId, BlockId, ChunkId, ChunkRef, Durability, EncodingId, Receipt, Trust};
 use stdchk_protect::{is_readable_at, suffices_at};
 
 use super::pieces::collect;
@@ -84,6 +84,8 @@ struct Table {
     entries: HashMap<ChunkId, Entry>,
     /// Receipts that the manager has not been given yet.
     receipts: Vec<(BenefactorId, Receipt)>,
+    /// Encodings of other makers that this client would have made just so, and whether the manager has heard of it.
+    vouched: HashMap<(ChunkId, EncodingId), bool>,
     /// Commits that have begun.
     commits: u64,
 }
@@ -182,11 +184,44 @@ impl Chunks {
     pub(super) fn found(&self, chunk: ChunkId, there: &[Location], found: bool) {
         self.with(chunk, |entry| {
             entry.found = found;
-            let is_new = |at: &&Location| entry.places.iter().all(|place| place.at != **at);
-            let new: Vec<Place> =
-                there.iter().filter(is_new).map(|at| Place { at: *at, secured: false }).collect();
-            entry.places.extend(new);
+            for at in there {
+                match entry.places.iter_mut().find(|place| place.at.is_same(at)) {
+                    // What this client vouches for, others may doubt.
+                    Some(place) if at.trust != Trust::Claimed => place.at.trust = at.trust,
+                    Some(_) => {}
+                    None => entry.places.push(Place { at: *at, secured: false }),
+                }
+            }
         });
+    }
+
+    /// This client would have made an encoding of another maker just so: what there is of it counts.
+    pub(super) fn vouch(&self, chunk: ChunkId, encoding: EncodingId) {
+        let mut table = self.table.lock();
+        table.vouched.entry((chunk, encoding)).or_insert(false);
+        if let Some(entry) = table.entries.get_mut(&chunk) {
+            entry.found = true;
+            let alike = entry.places.iter_mut().filter(|place| place.at.encoding == encoding);
+            alike.for_each(|place| place.at.trust = Trust::Trusted);
+        }
+    }
+
+    /// Encodings of these chunks for which this client vouches, of which the manager has not heard.
+    pub(super) fn untold_vouched(&self, needed: &HashSet<ChunkId>) -> Vec<(ChunkId, EncodingId)> {
+        let table = self.table.lock();
+        let untold =
+            table.vouched.iter().filter(|((chunk, _), is_told)| !**is_told && needed.contains(chunk));
+        untold.map(|(vouched, _)| *vouched).collect()
+    }
+
+    /// The manager has heard of them.
+    pub(super) fn told_vouched(&self, told: &[(ChunkId, EncodingId)]) {
+        let mut table = self.table.lock();
+        for vouched in told {
+            if let Some(is_told) = table.vouched.get_mut(vouched) {
+                *is_told = true;
+            }
+        }
     }
 
     /// A benefactor stored a block of the chunk, with a receipt if it is durable.
@@ -208,7 +243,8 @@ impl Chunks {
         let mut unsecured: HashMap<BenefactorId, Vec<BlockId>> = HashMap::new();
         for (id, entry) in self.table.lock().entries.iter().filter(|(id, _)| needed.contains(*id)) {
             if !entry.is_secured(wanted) {
-                for place in entry.places.iter().filter(|place| !place.secured) {
+                let counts = |place: &&Place| !place.secured && place.at.trust == Trust::Trusted;
+                for place in entry.places.iter().filter(counts) {
                     unsecured.entry(place.at.benefactor).or_default().push(place.at.block(*id));
                 }
             }
@@ -270,6 +306,7 @@ impl Chunks {
     pub(super) fn forget_receipts(&self) {
         let mut table = self.table.lock();
         table.receipts.clear();
+        table.vouched.values_mut().for_each(|is_told| *is_told = false);
         let places = table.entries.values_mut().flat_map(|entry| &mut entry.places);
         places.for_each(|place| place.secured = false);
     }
@@ -318,7 +355,9 @@ impl Chunks {
     pub(super) fn settled(&self) {
         let mut table = self.table.lock();
         let commits = table.commits;
-        table.entries.retain(|_, entry| entry.storing || entry.used == commits);
+        let Table { entries, vouched, .. } = &mut *table;
+        entries.retain(|_, entry| entry.storing || entry.used == commits);
+        vouched.retain(|(chunk, _), _| entries.contains_key(chunk));
         // What is part of a version can be read from the pool.
         for entry in table.entries.values_mut().filter(|entry| !entry.storing) {
             if matches!(entry.origin, Origin::Own(_) | Origin::Map(_)) {
@@ -343,14 +382,19 @@ fn names(receipt: &Receipt) -> HashSet<BlockId> {
 #[cfg(test)]
 mod tests {
     use stdchk_model::message::manager::StoredBlock;
-    use stdchk_model::{EncodingId, Incarnation, ReceiptKey, Tier};
+    use stdchk_model::{Code, Incarnation, Maker, ReceiptKey, Tier};
 
     use super::*;
 
     const HOLDER: BenefactorId = BenefactorId(7);
     const ONCE: Durability = Durability { distance: 1, in_memory: None };
-    const PLACE: Location =
-        Location { benefactor: HOLDER, encoding: EncodingId::PLAIN, index: 0, tier: Tier::Disk };
+    const PLACE: Location = Location {
+        benefactor: HOLDER,
+        encoding: EncodingId::PLAIN,
+        index: 0,
+        tier: Tier::Disk,
+        trust: Trust::Trusted,
+    };
 
     fn chunk(byte: u8) -> ChunkRef {
         ChunkRef { id: ChunkId([byte; 32]), length: 1 }

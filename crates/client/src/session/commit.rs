@@ -398,6 +398,7 @@ impl Session {
         needed: &HashSet<ChunkId>,
         (mtime, state, changes): (TimeNs, VersionState, u64),
     ) -> Result<VersionInfo, Failure> {
+        self.tell_vouched(needed).await?;
         let receipts = self.tell_receipts().await?;
         // A small map says itself what it names.
         let mut named = match &root {
@@ -451,6 +452,16 @@ impl Session {
                 answer => return answer,
             }
         }
+    }
+
+    /// Tells the manager which encodings of others count for this session.
+    async fn tell_vouched(&self, needed: &HashSet<ChunkId>) -> Result<(), Failure> {
+        for part in self.chunks.untold_vouched(needed).chunks(LIST_ENTRIES_MAX) {
+            let told = ManagerRequest::Vouch { session: self.id, encodings: part.to_vec() };
+            self.pool.manager.ask(&told).await.inspect_err(|_| self.chunks.forget_receipts())?;
+            self.chunks.told_vouched(part);
+        }
+        Ok(())
     }
 
     /// Gives the manager the receipts of this session, and returns the last of them, which go with the commit.

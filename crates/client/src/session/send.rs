@@ -12,10 +12,12 @@ use bytes::Bytes;
 use stdchk_model::limits::SMALL_BYTES;
 use stdchk_model::message::manager::{ChunkLocations, Location};
 use stdchk_model::policy::Local;
-use stdchk_model::{BenefactorId, ChunkId, ChunkRef, Code, ErrorCode, Failure, Receipt, Redundancy, Tier};
+use stdchk_model::{
+    BenefactorId, ChunkId, ChunkRef, Code, ErrorCode, Failure, Receipt, Redundancy, Tier, Trust,
+};
 use stdchk_net::{CallError, Retry};
 use stdchk_protect::{
-    Blocks, Held, copies_in_memory, distance_at, is_readable_at, missing, suffices_at, taken,
+    Blocks, Held, copies_in_memory, distance_trusted, is_readable_at, missing, suffices_at, taken,
 };
 use stdchk_reduce::{cut, is_zero};
 use tokio::runtime::Handle;
@@ -192,7 +194,9 @@ impl Session {
         }
         let known = self.ask_known(vec![chunk.id]).await?;
         let at: Vec<Location> = known.into_iter().flat_map(|known| known.at).collect();
-        let new = !is_readable_at(&at);
+        // What others merely claim to be the chunk is looked at once this client has coded it, too.
+        let sure: Vec<Location> = at.iter().filter(|at| at.trust == Trust::Trusted).copied().collect();
+        let new = !is_readable_at(&sure);
         self.chunks.found(chunk.id, &at, !new);
         // A folder with laxer semantics may have left the chunk with less than this one's commit needs.
         let (sent, _) = self.put(chunk, bytes, at).await?;
@@ -247,6 +251,11 @@ impl Session {
         // By its name, and not by the session: what an earlier version stored may be stored again.
         let key = self.pool.encryption_keys.of(chunk.id);
         let encoded = self.pool.encoder.encode(self.compression, chunk, bytes, redundancy, key).await?;
+        self.recognise(&encoded.blocks, &mut at);
+        if suffices_at(&at, self.policy.at_commit()) {
+            self.pool.fetcher.remember(chunk.id, at);
+            return Ok((0, true));
+        }
         // The turn of this chunk may come when others were waited for in vain.
         self.state.lock().failure.clone().map_or(Ok(()), Err)?;
         // From the first time that nobody can be had.
@@ -275,7 +284,7 @@ impl Session {
                 self.stripe.next(&self.pool, granted, chunk, (missing.len(), block_bytes), &avoid).await;
             let targets = match next {
                 Ok(targets) => targets,
-                Err(_) if distance_at(&at) >= needed => break,
+                Err(_) if distance_trusted(at.iter().map(Held::from)) >= needed => break,
                 Err(failure) if !encoding.code.is_copy() && is_of_too_few(&failure) => {
                     let copies_in =
                         copies_in.get_or_insert_with(|| Retry::every(RETRY_PAUSE, FRAGMENTS_PATIENCE));
@@ -298,7 +307,8 @@ impl Session {
             for (index, target, before, answer) in
                 self.put_at(blocks, missing.into_iter().zip(targets), durable).await
             {
-                let place = Location { benefactor: target, encoding, index, tier: Tier::Disk };
+                let place =
+                    Location { trust: Trust::Trusted, benefactor: target, encoding, index, tier: Tier::Disk };
                 match self.note_put(chunk.id, place, before, answer, &mut refused) {
                     Ok(known) => {
                         was_there |= known;
@@ -310,6 +320,17 @@ impl Session {
         }
         self.pool.fetcher.remember(chunk.id, at);
         Ok((u64::from(encoded.blocks.encoding.encoded_length), was_there))
+    }
+
+    /// Others may have coded the chunk before. What they have stored counts for this session if it is what these blocks are: then they
+    /// were made of the same bytes, in the same way.
+    fn recognise(&self, own: &Blocks, at: &mut [Location]) {
+        for place in at.iter_mut().filter(|at| at.trust == Trust::Claimed) {
+            if own.encoding.id_by(place.encoding.maker, own.chunk) == place.encoding {
+                place.trust = Trust::Trusted;
+                self.chunks.vouch(own.chunk, place.encoding);
+            }
+        }
     }
 
     /// Whether a code had too few benefactors lately, so that copies are stored at once.
@@ -365,7 +386,13 @@ impl Session {
             let durable = self.is_all_sent_at_once.load(Ordering::Acquire);
             let puts = targets.into_iter().map(|target| (0, target));
             for (index, target, before, answer) in self.put_at(&made.blocks, puts, durable).await {
-                let place = Location { benefactor: target, encoding, index, tier: Tier::Memory };
+                let place = Location {
+                    trust: Trust::Trusted,
+                    benefactor: target,
+                    encoding,
+                    index,
+                    tier: Tier::Memory,
+                };
                 match self.note_put(chunk.id, place, before, answer, &mut refused) {
                     Ok(known) => {
                         was_there |= known;

@@ -10,8 +10,8 @@ use stdchk_model::message::benefactor::{BenefactorLoad, OwnerWish};
 use stdchk_model::message::handshake::MemberId;
 use stdchk_model::message::manager::{BenefactorInfo, BenefactorSecret, BenefactorState, Registration};
 use stdchk_model::{
-    BenefactorId, ChunkId, ErrorCode, Failure, Incarnation, MachineId, Permit, PermitKey, ReceiptKey, Tier,
-    cbor, labels,
+    BenefactorId, ChunkId, EncodingId, ErrorCode, Failure, Incarnation, MachineId, Permit, PermitKey,
+    ReceiptKey, Tier, cbor, labels,
 };
 use stdchk_placement::{HostState, Wish, in_turn};
 
@@ -442,9 +442,14 @@ impl Registry {
     }
 
     /// A permit that lets benefactor `to` have blocks of the chunk from benefactor `at`, or put them there.
-    pub fn permit(&self, at: BenefactorId, chunk: &ChunkId, to: BenefactorId) -> Option<Permit> {
+    pub fn permit(
+        &self,
+        at: BenefactorId,
+        (chunk, encoding): (&ChunkId, EncodingId),
+        to: BenefactorId,
+    ) -> Option<Permit> {
         let permits = self.get(at)?.permits.as_ref()?;
-        Some(Permit::new(&permits.known, chunk, self.get(to)?.member))
+        Some(Permit::new(&permits.known, chunk, encoding, self.get(to)?.member))
     }
 
     /// What benefactors say counts once they have registered again.

@@ -2,11 +2,12 @@
 
 use smallvec::SmallVec;
 use stdchk_model::message::manager::TimeNs;
-use stdchk_model::{BenefactorId, BlockId, ChunkId, Durability, EncodingId, Tier};
-use stdchk_protect::{Held, Plan, distance, is_readable, plan, suffices};
+use stdchk_model::{BenefactorId, BlockId, ChunkId, Durability, EncodingId, Tier, Trust};
+use stdchk_protect::{Held, Plan, distance, distance_among, distance_at_best, is_readable, plan, suffices};
 
 use super::benefactors::Registry;
 use super::exposure::{Lacking, Span};
+use super::sessions::Session;
 
 /// A block of a chunk at a benefactor.
 #[derive(Clone, Copy, Debug)]
@@ -20,15 +21,70 @@ pub struct Holder {
     pub stored_length: u32,
     /// Where the chunk stands in the benefactor's list.
     pub(super) listed: u32,
-    /// It is to go since the benefactor's owner needs the space.
-    pub(super) is_owed: bool,
+    pub(super) marks: Marks,
+}
+
+/// What else is noted of a block, in one byte: there are tens of millions of blocks.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Marks(u8);
+
+impl Marks {
+    const OWED: u8 = 1;
+    const VOUCHED: u8 = 2;
+    const BROKEN: u8 = 4;
+
+    /// Whether the block is to go since the benefactor's owner needs the space.
+    pub fn is_owed(self) -> bool {
+        self.0 & Self::OWED != 0
+    }
+
+    pub(super) fn set_owed(&mut self, is_owed: bool) {
+        self.0 = self.0 & !Self::OWED | if is_owed { Self::OWED } else { 0 };
+    }
+
+    /// What is known of the encoding of a fragment.
+    fn trust(self) -> Trust {
+        match (self.0 & Self::BROKEN != 0, self.0 & Self::VOUCHED != 0) {
+            (true, _) => Trust::Broken,
+            (false, true) => Trust::Trusted,
+            (false, false) => Trust::Claimed,
+        }
+    }
+
+    pub(super) fn set_trust(&mut self, trust: Trust) {
+        let bit = match trust {
+            Trust::Broken => Self::BROKEN,
+            Trust::Trusted => Self::VOUCHED,
+            Trust::Claimed => 0,
+        };
+        self.0 = self.0 & Self::OWED | bit;
+    }
 }
 
 impl Holder {
+    /// Whether the block counts for everybody.
+    pub fn trust(&self) -> Trust {
+        if self.encoding.code.is_copy() { Trust::Trusted } else { self.marks.trust() }
+    }
+
+    /// Whether the block is to go since the benefactor's owner needs the space.
+    pub fn is_owed(&self) -> bool {
+        self.marks.is_owed()
+    }
+
     /// The block, for `protect`, with what is known of where it lies.
     pub fn held(&self, registry: &Registry) -> Held {
         let Self { benefactor, encoding, index, .. } = *self;
-        Held { benefactor, encoding, index, tier: registry.tier(benefactor) }
+        Held { benefactor, encoding, index, tier: registry.tier(benefactor), trust: self.trust() }
+    }
+
+    /// The block as it counts for the writer of a session.
+    pub fn held_for(&self, chunk: &ChunkId, session: &Session, registry: &Registry) -> Held {
+        let held = self.held(registry);
+        match held.trust {
+            Trust::Claimed if session.trusts(chunk, held.encoding) => Held { trust: Trust::Trusted, ..held },
+            _ => held,
+        }
     }
 
     /// Whether the block lies in memory: then it goes as soon as disks have what is wanted.
@@ -53,13 +109,13 @@ impl Holder {
 
     /// Whether the chunk is to be as far from loss as is wanted without this block. Until then it counts for all but what is planned.
     pub fn leaves(&self, registry: &Registry) -> bool {
-        self.is_owed || registry.leaves(self.benefactor)
+        self.is_owed() || registry.leaves(self.benefactor)
     }
 
     /// Whether the block is to go once that is so. What is on a machine that goes soon stays: it serves for as long as it is there, and
     /// the machine may stay after all.
     pub fn is_to_go(&self, registry: &Registry) -> bool {
-        self.is_owed || registry.lets_go(self.benefactor)
+        self.is_owed() || registry.lets_go(self.benefactor)
     }
 
     /// Whether the block can be read now or once its benefactor is back.
@@ -195,7 +251,7 @@ impl Chunk {
 
     /// Those that are to let go of the chunk, whatever becomes of other chunks there.
     pub fn owing(&self) -> impl Iterator<Item = BenefactorId> + Clone {
-        self.holders.iter().filter(|holder| holder.is_owed).map(|holder| holder.benefactor)
+        self.holders.iter().filter(|holder| holder.is_owed()).map(|holder| holder.benefactor)
     }
 
     /// When a session or a benefactor last brought it up, milliseconds of the manager's life.
@@ -212,9 +268,15 @@ impl Chunk {
         distance(held(self.counted(registry), registry))
     }
 
-    /// Whether it is as safe as a commit needs it, by the blocks that count.
-    pub fn suffices(&self, registry: &Registry, needed: Durability) -> bool {
-        suffices(held(self.counted(registry), registry), needed)
+    /// Whether it is as safe as a commit of this session needs it, by the blocks that count.
+    pub fn suffices(&self, registry: &Registry, needed: Durability, session: &Session) -> bool {
+        suffices(self.counted(registry).map(|holder| holder.held_for(&self.id, session, registry)), needed)
+    }
+
+    /// Whether it may be as safe as a commit needs it, if one of its encodings that aren't known to be broken makes it.
+    pub fn may_suffice(&self, registry: &Registry, needed: Durability) -> bool {
+        let held = held(self.counted(registry), registry);
+        distance_at_best(held.clone()) >= needed.distance || suffices(held, needed)
     }
 
     /// Whether it can be read, by the blocks that count.
@@ -224,19 +286,28 @@ impl Chunk {
 
     /// How far from loss it is without the blocks that are to go.
     pub fn distance_staying(&self, registry: &Registry) -> u8 {
-        distance(held(self.staying(registry), registry))
+        self.distance_by(self.staying(registry), registry)
     }
 
     /// How far from loss it is once the machines have gone that are said to go soon.
     pub fn distance_lasting(&self, registry: &Registry) -> u8 {
         let lasting = self.counted(registry).filter(|holder| !registry.goes(holder.benefactor));
-        distance(held(lasting, registry))
+        self.distance_by(lasting, registry)
     }
 
     /// How far from loss it is by the blocks that can be read now and stay where they are for as long as anybody knows.
     pub fn distance_reliable(&self, registry: &Registry) -> u8 {
         let reliable = self.online(registry).filter(|holder| registry.is_reliable(holder.benefactor));
-        distance(held(reliable, registry))
+        self.distance_by(reliable, registry)
+    }
+
+    /// How far from loss it is by some of its blocks alone.
+    pub fn distance_by<'a>(
+        &'a self,
+        some: impl Iterator<Item = &'a Holder> + Clone,
+        registry: &'a Registry,
+    ) -> u8 {
+        distance_among(held(some, registry), held(self.counted(registry), registry))
     }
 
     /// Whether it can be read now, or once benefactors are back.

@@ -79,7 +79,7 @@ impl Core {
             return Err(self.unencrypted(ino, asked));
         }
         // A policy that asks for more since the session began is carried out behind the commit: the client wrote by that of before.
-        self.check_durable(&referred, &[policy.at_commit(), begun_with])?;
+        self.check_durable(session, &referred, &[policy.at_commit(), begun_with])?;
         let version = Version {
             size,
             mtime,
@@ -132,15 +132,32 @@ impl Core {
         Failure::new(ErrorCode::NoKey, what).then("open the file again and write it anew")
     }
 
-    /// Refuses chunks that are as safe as none of `needed` says, by what benefactors have said that they have.
-    pub(super) fn check_durable(
+    /// Refuses chunks that are as safe as none of `needed` says, by what benefactors have said that they have. Of fragments those count that
+    /// the session's writer can be sure of; of chunks that the version before has, whatever that rests on: the writer carries them over without
+    /// having their bytes, and what it does with them makes nothing worse.
+    fn check_durable(
         &self,
+        session: SessionId,
         chunks: &HashSet<ChunkId>,
         needed: &[Durability],
     ) -> Result<(), Failure> {
-        let is_enough =
-            |chunk: &ChunkId, needed: &Durability| self.locations.suffices(chunk, &self.registry, *needed);
-        self.check_each(chunks, |chunk| needed.iter().any(|needed| is_enough(chunk, needed)), needed)
+        let session = self.sessions.get(session)?;
+        let is_sure = |chunk: &ChunkId, needed: &Durability| {
+            self.locations.suffices(chunk, &self.registry, *needed, session)
+        };
+        let is_sure = |chunk: &ChunkId| needed.iter().any(|needed| is_sure(chunk, needed));
+        let doubted: HashSet<ChunkId> = chunks.iter().filter(|chunk| !is_sure(chunk)).copied().collect();
+        if doubted.is_empty() {
+            return Ok(());
+        }
+        let before = session.base.as_ref().map(|base| self.references.chunks_of(base, &self.locations));
+        let may_be = |chunk: &ChunkId, needed: &Durability| {
+            before.as_ref().is_some_and(|before| before.contains(chunk))
+                && self.locations.may_suffice(chunk, &self.registry, *needed)
+        };
+        let is_safe =
+            |chunk: &ChunkId| !doubted.contains(chunk) || needed.iter().any(|needed| may_be(chunk, needed));
+        self.check_each(chunks, is_safe, needed)
     }
 
     /// Refuses chunks of which one isn't safe; `needed`: what would be.

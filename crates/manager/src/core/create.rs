@@ -38,7 +38,7 @@ impl Core {
             }
             // Pasts of hosts are stored in their own time.
             Q::Attend { .. } | Q::Leave(_) | Q::Explain { .. } | Q::Own(_) => Leaves::AtOnce,
-            Q::Reserve { .. } | Q::Known { .. } | Q::Receipts { .. } => Leaves::AtOnce,
+            Q::Reserve { .. } | Q::Known { .. } | Q::Receipts { .. } | Q::Vouch { .. } => Leaves::AtOnce,
             // What is told of is durable.
             Q::Journal { .. } => Leaves::AtOnce,
             // Only who made a file can make it again, so nobody else writes to it before it is durable.

@@ -2,10 +2,9 @@
 
 use stdchk_model::message::manager::{BenefactorState, ManagerReply};
 use stdchk_model::{BenefactorId, ErrorCode, Failure, Tier};
-use stdchk_protect::distance;
 
 use super::benefactors::Benefactor;
-use super::chunk::{Chunk, held};
+use super::chunk::Chunk;
 use super::walks::Walk;
 use super::{Answer, Core, HostKey, Now, unavailable};
 
@@ -61,7 +60,7 @@ impl Core {
         }
         let is_lost = |chunk: &&Chunk| {
             let elsewhere = chunk.counted(&self.registry).filter(|holder| holder.benefactor != id);
-            chunk.wanted() > 0 && distance(held(elsewhere, &self.registry)) == 0
+            chunk.wanted() > 0 && chunk.distance_by(elsewhere, &self.registry) == 0
         };
         // What nobody is known to have, it may have.
         let has_reported = self.registry.get(id).is_some_and(|benefactor| benefactor.reported);

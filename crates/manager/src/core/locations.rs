@@ -17,12 +17,13 @@ use std::ops::Bound;
 use stdchk_model::exact::{narrow, part, part_mut};
 use stdchk_model::limits::REPLICAS_DEFAULT;
 use stdchk_model::message::manager::{ChunkLocations, Location, StoredBlock, TimeNs};
-use stdchk_model::{BenefactorId, BlockId, ChunkId, Durability};
+use stdchk_model::{BenefactorId, BlockId, ChunkId, Durability, EncodingId, Trust};
 use stdchk_protect::{Held, is_readable, is_readable_at};
 
 use super::benefactors::Registry;
-use super::chunk::{Care, Chunk, Holder, Reach, Risk, held};
+use super::chunk::{Care, Chunk, Holder, Marks, Reach, Risk, held};
 use super::exposure::{Exposure, Lacking, SHARED, Span, joined};
+use super::sessions::Session;
 use super::table::GrowingTable;
 
 mod holdings;
@@ -256,9 +257,14 @@ impl Locations {
         self.moving
     }
 
-    /// Whether the chunk is as safe as a commit needs it.
-    pub fn suffices(&self, id: &ChunkId, registry: &Registry, needed: Durability) -> bool {
-        self.get(id).is_some_and(|chunk| chunk.suffices(registry, needed))
+    /// Whether the chunk is as safe as a commit of this session needs it.
+    pub fn suffices(&self, id: &ChunkId, registry: &Registry, needed: Durability, session: &Session) -> bool {
+        self.get(id).is_some_and(|chunk| chunk.suffices(registry, needed, session))
+    }
+
+    /// Whether it may be, if one of its encodings that aren't known to be broken makes it.
+    pub fn may_suffice(&self, id: &ChunkId, registry: &Registry, needed: Durability) -> bool {
+        self.get(id).is_some_and(|chunk| chunk.may_suffice(registry, needed))
     }
 
     // --- what benefactors have
@@ -284,10 +290,15 @@ impl Locations {
         if let Some(known) = chunk.find(from, &stored.block) {
             known.inventory = inventory;
             let before = std::mem::replace(&mut known.stored_length, stored.stored_length);
-            if known.is_owed && before != stored.stored_length {
+            if known.is_owed() && before != stored.stored_length {
                 self.owed_block_changed(from, before, stored.stored_length);
             }
         } else {
+            let alike = chunk.holders.iter().find(|other| other.encoding == encoding);
+            let mut marks = Marks::default();
+            if let Some(alike) = alike {
+                marks.set_trust(alike.trust());
+            }
             let listed = self.held_at.entry(from).or_default();
             let place = narrow(listed.len());
             listed.push(slot);
@@ -298,7 +309,7 @@ impl Locations {
                 inventory,
                 stored_length: stored.stored_length,
                 listed: place,
-                is_owed: false,
+                marks,
             };
             let holders = &mut self.at_mut(slot).holders;
             if holders.is_empty() {
@@ -313,6 +324,14 @@ impl Locations {
         self.place(slot);
     }
 
+    /// It was found out whether an encoding makes its chunk. That is remembered as long as any block of it is.
+    pub fn judge(&mut self, id: &ChunkId, encoding: EncodingId, trust: Trust, registry: &Registry) {
+        let Some(slot) = self.slot(id) else { return };
+        let alike = self.at_mut(slot).holders.iter_mut().filter(|holder| holder.encoding == encoding);
+        alike.for_each(|holder| holder.marks.set_trust(trust));
+        self.requeue(id, registry);
+    }
+
     /// The block is there no longer.
     pub fn remove(&mut self, block: &BlockId, from: BenefactorId) {
         let Some(slot) = self.slot(&block.chunk) else { return };
@@ -325,7 +344,7 @@ impl Locations {
         while let Some(at) = self.at(slot).holders.iter().position(&is_gone) {
             let holder = self.at_mut(slot).holders.remove(at);
             self.unlearned += u64::from(!self.at(slot).wants.is_empty());
-            if holder.is_owed {
+            if holder.is_owed() {
                 self.owed_block_went(slot, &holder);
             }
             self.unlist(slot, &holder);
@@ -815,7 +834,7 @@ impl Locations {
         online.sort_by_key(|holder| !holder.is_in_memory(registry));
         readable.sort_by_key(|holder| !holder.is_in_memory(registry));
         let at: Vec<Location> =
-            online.into_iter().chain(readable).map(|holder| location(holder, registry)).collect();
+            online.into_iter().chain(readable).map(|holder| location(holder.held(registry))).collect();
         let returning = lost.iter().filter(|holder| holder.may_return(registry));
         let mut away: Vec<BenefactorId> = returning.map(|holder| holder.benefactor).collect();
         if !is_readable_at(&at) && away.is_empty() {
@@ -824,10 +843,11 @@ impl Locations {
         ChunkLocations { at, pending, away }
     }
 
-    /// Where a chunk is on-line now: on disks, and in memory, which says so.
-    pub fn locate_durable(&self, id: &ChunkId, registry: &Registry) -> ChunkLocations {
+    /// Where a chunk is on-line now: on disks, and in memory, which says so; and what of it counts for this session.
+    pub fn locate_durable(&self, id: &ChunkId, registry: &Registry, session: &Session) -> ChunkLocations {
         let online = self.get(id).into_iter().flat_map(|chunk| chunk.online(registry));
-        let at: Vec<Location> = online.map(|holder| location(holder, registry)).collect();
+        let at: Vec<Location> =
+            online.map(|holder| location(holder.held_for(id, session, registry))).collect();
         let pending = !is_readable_at(&at) && registry.is_pending();
         ChunkLocations { at, pending, away: Vec::new() }
     }
@@ -838,9 +858,8 @@ fn at(chunks: &[Option<Chunk>], slot: Slot) -> &Chunk {
     chunk
 }
 
-fn location(holder: &Holder, registry: &Registry) -> Location {
-    let Held { benefactor, encoding, index, tier } = holder.held(registry);
-    Location { benefactor, encoding, index, tier }
+fn location(Held { benefactor, encoding, index, tier, trust }: Held) -> Location {
+    Location { benefactor, encoding, index, tier, trust }
 }
 
 /// The chunk of a queue's entry, if the entry still says what the chunk's own state says.

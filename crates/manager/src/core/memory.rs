@@ -14,7 +14,7 @@
 //! | nothing refers to the chunk | they go with a collection, as blocks on disks do |
 
 use stdchk_placement::HostState;
-use stdchk_protect::distance;
+use stdchk_protect::distance_trusted;
 
 use super::chunk::{Holder, held};
 use super::locations::Slot;
@@ -76,7 +76,8 @@ impl Core {
     fn spare_in_memory(&self, slot: Slot, with_room: &[HostState]) -> Vec<Holder> {
         let (chunk, registry) = (self.locations.at(slot), &self.registry);
         let stays = |holder: &&Holder| !holder.leaves(registry);
-        let on_disks = distance(held(self.surely_there(chunk).filter(stays), registry));
+        // What is in memory is a copy: it goes in favour of what surely makes the chunk.
+        let on_disks = distance_trusted(held(self.surely_there(chunk).filter(stays), registry));
         let takes = |host: &HostState| {
             host.free_bytes >= u64::from(chunk.length)
                 && !chunk.holders.iter().any(|holder| holder.benefactor == host.id)

@@ -7,6 +7,7 @@
 mod aggregates;
 mod bandwidths;
 mod benefactors;
+mod checks;
 mod chunk;
 mod collection;
 mod commit;
@@ -57,8 +58,8 @@ use stdchk_model::message::manager::{
 };
 use stdchk_model::user::Access;
 use stdchk_model::{
-    BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, Durability, ErrorCode, Failure, Ino, OpId, PoolId,
-    Receipt, SessionId, User, cbor, size,
+    BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, Durability, EncodingId, ErrorCode, Failure, Ino,
+    Maker, OpId, PoolId, Receipt, SessionId, User, cbor, size,
 };
 use stdchk_placement::{RoundRobin, Select, Wish};
 
@@ -152,6 +153,8 @@ pub struct Asker {
     pub member: Option<MemberId>,
     /// For which user; `None`: who may do all with files that its role lets it.
     pub user: Option<User>,
+    /// As whom it codes fragments.
+    pub maker: Maker,
 }
 
 /// The manager's state.
@@ -159,6 +162,8 @@ pub struct Core {
     setting: Setting,
     /// Which member of the pool has asked for what is being answered.
     asking: Option<MemberId>,
+    /// As whom it codes fragments.
+    asking_maker: Maker,
     pool: PoolId,
     pool_changed: bool,
     namespace: Namespace,
@@ -175,6 +180,7 @@ pub struct Core {
     locations: Locations,
     sessions: Sessions,
     copies: Copies,
+    checks: checks::Checks,
     reliefs: relief::Reliefs,
     departures: departures::Departures,
     begun: hold::Begun,
@@ -239,6 +245,7 @@ impl Core {
         Self {
             setting,
             asking: None,
+            asking_maker: Maker::LOCAL,
             pool: setting.new_pool,
             pool_changed: true,
             namespace: Namespace::empty(),
@@ -254,6 +261,7 @@ impl Core {
             locations: Locations::default(),
             sessions: Sessions::default(),
             copies: Copies::default(),
+            checks: checks::Checks::default(),
             reliefs: relief::Reliefs::default(),
             departures: departures::Departures::default(),
             begun: hold::Begun::default(),
@@ -363,10 +371,10 @@ impl Core {
     pub fn handle_for(&mut self, asker: Asker, mut request: ManagerRequest, now: Now) -> Answer {
         self.set_clock(now);
         self.check_not_set_back(&request)?;
-        (self.asking, self.namespace.user) = (asker.member, asker.user);
+        (self.asking, self.asking_maker, self.namespace.user) = (asker.member, asker.maker, asker.user);
         let allowed = self.permit(&mut request);
         let answer = allowed.and_then(|()| self.answer(request, now));
-        (self.asking, self.namespace.user) = (None, None);
+        (self.asking, self.asking_maker, self.namespace.user) = (None, Maker::LOCAL, None);
         let answer = answer.map_err(|failure| self.history.doubt(failure));
         self.settle_references();
         answer
@@ -384,6 +392,7 @@ impl Core {
             Q::Reserve { session, bytes, avoid } => self.reserve(session, bytes, &avoid, now),
             Q::Known { session, chunks, room_bytes } => self.known(session, &chunks, room_bytes, now),
             Q::Receipts { session, receipts } => self.take_receipts(session, &receipts, now),
+            Q::Vouch { session, encodings } => self.vouch(session, encodings, now),
             Q::Names { session, first, chunks } => self.take_names(session, first, chunks, now),
             Q::Commit { .. } => self.commit(request, now),
             Q::CloseSession { session, interrupted } => self.close_session(session, interrupted),
@@ -404,6 +413,7 @@ impl Core {
             Q::Inventory { .. } => self.inventory(request, now),
             Q::Heartbeat { .. } => self.heartbeat(request, now),
             Q::Orders { id, registration } => self.orders(id, registration, now),
+            Q::Doubt { chunk, encoding } => self.doubt(chunk, encoding, now),
             Q::Forget { id, force } => self.forget(id, force, now),
             Q::Fates { folder, lifetime, done } => self.fates(folder, lifetime.as_deref(), done),
             Q::Revoke { member } => self.revoke(member, now),
@@ -542,7 +552,7 @@ impl Core {
         let base_at = self.namespace.position(ino)?;
         let is_new = durability.is_none();
         let durability = durability.unwrap_or_else(|| policy.at_commit());
-        let holder = (self.asking, client);
+        let holder = (self.asking, self.asking_maker, client);
         if self.sessions.open(id, holder, ino, (base_root.clone(), base_at), (durability, is_new), now.ms)? {
             self.namespace.hold(ino);
             self.build_on(base_root.as_ref(), None);
@@ -629,7 +639,7 @@ impl Core {
         let session = self.sessions.get_mut(id, now.ms)?;
         let mut found = Vec::with_capacity(chunks.len());
         for chunk in chunks {
-            let at = self.locations.locate_durable(chunk, &self.registry);
+            let at = self.locations.locate_durable(chunk, &self.registry, session);
             self.locations.touch(chunk, now.ms);
             match at.at.is_empty() {
                 true => session.asked.insert(*chunk),
@@ -674,6 +684,13 @@ impl Core {
             }
         }
         self.sessions.used(id, used);
+        Ok(ManagerReply::Done)
+    }
+
+    /// A writer says which encodings of others it would have made. Nobody else takes its word for it.
+    fn vouch(&mut self, id: SessionId, encodings: Vec<(ChunkId, EncodingId)>, now: Now) -> Answer {
+        check_length("encodings", encodings.len())?;
+        self.sessions.get_mut(id, now.ms)?.vouch(encodings);
         Ok(ManagerReply::Done)
     }
 
@@ -779,6 +796,9 @@ impl Core {
         }
         let ended = self.copies.give_up_late(now.ms);
         self.copies_ended(&ended);
+        if !is_set_back {
+            self.tend_checks(now);
+        }
         self.settle_references();
         self.pool_changed |= !is_set_back && self.lifetimes.must_save_time(self.namespace.lived_ms, !self.backups.is_empty());
     }

@@ -367,10 +367,15 @@ impl References {
     }
 
     /// The chunks of a map that somebody refers to.
-    pub fn chunks_of(&mut self, root: &MapRoot, locations: &Locations) -> HashSet<ChunkId> {
+    pub fn chunks_of(&self, root: &MapRoot, locations: &Locations) -> HashSet<ChunkId> {
         match Named::of_checked(root) {
             Named::Inline(chunks) => chunks.into_iter().collect(),
-            Named::Listed(id) => self.list(&id).chunks.iter().map(|slot| locations.at(*slot).id).collect(),
+            Named::Listed(id) => {
+                let list = self.lists.get(&id);
+                let list =
+                    list.unwrap_or_else(|| unreachable!("a map that a session or version has is listed"));
+                list.chunks.iter().map(|slot| locations.at(*slot).id).collect()
+            }
         }
     }
 }

@@ -23,7 +23,7 @@ use stdchk_model::message::benefactor::{
 };
 use stdchk_model::{BenefactorId, ChunkId, EncodingId};
 use stdchk_placement::{HostState, Wish};
-use stdchk_protect::{Held, Plan, distance, plan_at};
+use stdchk_protect::{Held, Plan, plan_at};
 
 use super::benefactors::Registry;
 use super::chunk::{Care, held};
@@ -179,6 +179,11 @@ impl Copies {
         if !failing.tried.contains(&(from, encoding)) {
             failing.tried.push((from, encoding));
         }
+    }
+
+    /// Whether the benefactor was ordered to make blocks of the chunk from this encoding, and hasn't said what became of all of them.
+    pub fn was_asked(&self, chunk: &ChunkId, from: BenefactorId, encoding: EncodingId) -> bool {
+        self.running.get(chunk).is_some_and(|running| (running.from, running.encoding) == (from, encoding))
     }
 
     /// Whether this holder could not make blocks of the chunk from what it has.
@@ -362,19 +367,20 @@ impl Core {
         let bytes = u64::from(chunk.length);
         let room_bytes = needs_at_most(chunk.length);
         // A chunk that survives a loss waits for those that are busy; one that doesn't, they take.
-        let survives = distance(held(chunk.staying(&self.registry), &self.registry)) > 1;
+        let survives = chunk.distance_staying(&self.registry) > 1;
         let insist_until = usize::from(!survives);
         let wish = Wish { width: make.len(), avoid: &avoid, room_bytes, turn, insist_until };
         let destinations = self.destinations(&hosts.all, &wish, &holders);
         let address = |id: BenefactorId| Some(self.registry.get(id)?.address.clone());
         let new = |(to, index): (&BenefactorId, &Option<u8>)| {
-            let permit = self.registry.permit(*to, &id, source)?;
+            let made = if index.is_some() { encoding } else { EncodingId::PLAIN };
+            let permit = self.registry.permit(*to, (&id, made), source)?;
             Some(NewBlock { index: *index, to: *to, address: address(*to)?, permit })
         };
         let blocks: Vec<NewBlock> = destinations.iter().zip(&make).filter_map(new).collect();
         let source_block = |held: &Held| {
             let address = address(held.benefactor)?;
-            let permit = self.registry.permit(held.benefactor, &id, source)?;
+            let permit = self.registry.permit(held.benefactor, (&id, held.encoding), source)?;
             Some(SourceBlock { encoding: held.encoding, index: held.index, address, permit })
         };
         let sources: Vec<SourceBlock> = from.iter().filter_map(source_block).collect();
@@ -424,7 +430,7 @@ impl Core {
         if is_placed {
             return Some(usual);
         }
-        let survives = distance(staying.iter().copied()) > 1;
+        let survives = chunk.distance_staying(&self.registry) > 1;
         let may_return = |host: &HostState| !host.online && (survives || self.registry.counts(host.id));
         let is_one = |host: &&HostState| has_room(host) || may_return(host);
         let some: Vec<BenefactorId> =

@@ -68,6 +68,7 @@ impl Core {
             false => self.copies.source_registered(id),
         };
         self.copies_ended(&ended);
+        self.checks.forget_orders(&[id]);
         // Its inventory says what is there. What of that is garbage, the next sweep decides anew.
         self.deletions.remove(&id);
         self.update_states(now);
@@ -130,11 +131,15 @@ impl Core {
             damaged,
             copies_failed,
             put_sequence,
+            decoded,
         } = request
         else {
             return Err(unexpected());
         };
-        check_length("blocks of a heartbeat", added.len().max(removed.len()).max(copies_failed.len()))?;
+        check_length(
+            "blocks of a heartbeat",
+            added.len().max(removed.len()).max(copies_failed.len().max(decoded.len())),
+        )?;
         let benefactor = self.registry.registered(id, registration)?;
         benefactor.heard_ms = now.ms;
         benefactor.durable_sequence = durable_sequence;
@@ -145,7 +150,12 @@ impl Core {
         let inventory = benefactor.inventory;
         self.take_load(id, load);
         self.damaged_found = self.damaged_found.saturating_add(u64::from(damaged));
+        // Before its order ends.
+        self.take_decoded(id, &decoded, now);
         for failed in &copies_failed {
+            if failed.to.is_none() {
+                self.checks.failed(&failed.chunk, id, now.ms);
+            }
             if let Some(care) = self.copies.failed(failed, id, now.ms) {
                 self.locations.care_for(&failed.chunk, care, &self.registry);
             }
@@ -166,6 +176,7 @@ impl Core {
             commands.extend(self.deletions_for(id));
             commands.extend(self.plan_blocked(id, now));
             commands.extend(self.plan_copies(id, now));
+            commands.extend(self.plan_checks(id, now));
             commands.extend(self.moment_to_remember());
         }
         commands.extend(self.recount(id, now));
@@ -287,6 +298,7 @@ impl Core {
         self.walk(Walk::AtRisk(None));
         let ended = self.copies.benefactors_changed(&changes.went);
         self.copies_ended(&ended);
+        self.checks.forget_orders(&changes.went);
     }
 }
 

@@ -8,7 +8,9 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use stdchk_model::message::handshake::MemberId;
 use stdchk_model::message::manager::TimeNs;
-use stdchk_model::{ChunkId, ClientId, Durability, ErrorCode, Failure, Ino, MapRoot, SessionId};
+use stdchk_model::{
+    ChunkId, ClientId, Durability, EncodingId, ErrorCode, Failure, Ino, Maker, MapRoot, SessionId,
+};
 
 /// Most sessions at a time: bounds the manager's memory and the answer to a sign of life.
 const SESSIONS_MAX: usize = 65_536;
@@ -18,6 +20,8 @@ const SESSIONS_MAX: usize = 65_536;
 pub struct Session {
     /// Which member of the pool opened it: nobody else goes on with it.
     pub member: Option<MemberId>,
+    /// As whom its writer codes fragments.
+    pub maker: Maker,
     pub client: ClientId,
     pub ino: Ino,
     /// The version that it builds on: that of when it began, then its own last one.
@@ -32,6 +36,8 @@ pub struct Session {
     pub pinned: HashSet<ChunkId>,
     /// Chunks that it asked for in vain. It is about to store them, perhaps where an older copy lies that nobody else wants.
     pub asked: HashSet<ChunkId>,
+    /// Encodings of other makers that its writer would have made just so, of chunks that it found.
+    pub vouched: HashSet<(ChunkId, EncodingId)>,
     /// Names of chunks for its next commit, as far as they came before it.
     pub names: Vec<ChunkId>,
     /// Space of the last grant that isn't known to be used, bytes.
@@ -54,6 +60,17 @@ pub struct EarlyClose {
 }
 
 impl Session {
+    /// Whether an encoding of which only its maker says that it makes the chunk counts for this session.
+    pub fn trusts(&self, chunk: &ChunkId, encoding: EncodingId) -> bool {
+        encoding.maker == self.maker || self.vouched.contains(&(*chunk, encoding))
+    }
+
+    /// Its writer would have made these encodings of chunks that it found: others are of no use to it.
+    pub fn vouch(&mut self, encodings: Vec<(ChunkId, EncodingId)>) {
+        let pinned = &self.pinned;
+        self.vouched.extend(encodings.into_iter().filter(|(chunk, _)| pinned.contains(chunk)));
+    }
+
     /// Chunks that it found, or of which it brought receipts.
     pub fn held(&self) -> impl Iterator<Item = &ChunkId> {
         self.secured.iter().chain(&self.pinned)
@@ -115,14 +132,14 @@ impl Sessions {
     pub fn open(
         &mut self,
         id: SessionId,
-        (member, client): (Option<MemberId>, ClientId),
+        (member, maker, client): (Option<MemberId>, Maker, ClientId),
         ino: Ino,
         (base, base_at): (Option<MapRoot>, Option<TimeNs>),
         (durability, is_new): (Durability, bool),
         now_ms: u64,
     ) -> Result<bool, Failure> {
         if let Some(known) = self.sessions.get(&id) {
-            if (known.member, known.client, known.ino) != (member, client, ino) {
+            if (known.member, known.maker, known.client, known.ino) != (member, maker, client, ino) {
                 let message = format!("session {id} is open already, for another file or client");
                 return Err(Failure::new(ErrorCode::Invalid, message));
             }
@@ -135,9 +152,10 @@ impl Sessions {
         }
         let (secured, pinned, asked, turn) = (HashSet::new(), HashSet::new(), HashSet::new(), self.opened);
         self.opened += 1;
-        let (names, reserved, closing) = (Vec::new(), 0, None);
+        let (names, reserved, closing, vouched) = (Vec::new(), 0, None, HashSet::new());
         let session = Session {
             member,
+            maker,
             client,
             ino,
             base,
@@ -146,6 +164,7 @@ impl Sessions {
             secured,
             pinned,
             asked,
+            vouched,
             names,
             reserved,
             opened_ms: is_new.then_some(now_ms),
@@ -169,6 +188,7 @@ impl Sessions {
     ) -> Result<(Option<MapRoot>, Vec<ChunkId>), Failure> {
         let session = self.sessions.get_mut(&id).ok_or_else(|| unknown(id))?;
         let base = session.base.replace(root.clone());
+        session.vouched.retain(|(chunk, _)| named.contains(chunk));
         let held = [&mut session.secured, &mut session.pinned, &mut session.asked];
         let let_go =
             held.into_iter().flat_map(|held| held.extract_if(|chunk| !named.contains(chunk))).collect();

@@ -141,6 +141,7 @@ impl Core {
             chunks_unmovable: moving.stuck,
             memory: self.memory(),
             held: self.held(now),
+            broken: self.checks.broken(),
         }
     }
 

@@ -10,6 +10,7 @@ use minicbor::{Decode, Encode};
 
 use crate::cbor;
 use crate::id::PoolId;
+use crate::maker::Maker;
 
 /// Version of the protocol that this code speaks.
 ///
@@ -84,6 +85,10 @@ pub struct Hello {
     /// The pool that the caller means, if it knows.
     #[n(2)]
     pub pool: Option<PoolId>,
+    /// As whom the caller codes fragments, at a socket of the machine. On a connection of the network its certificate says it.
+    #[n(3)]
+    #[cbor(default)]
+    pub maker: Maker,
 }
 
 /// The answer to [`Hello`]; a refusal is a [`crate::Failure`] instead.

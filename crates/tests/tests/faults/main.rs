@@ -23,6 +23,7 @@ mod interrupts;
 mod lifetimes;
 mod loaded;
 mod machines;
+mod made_up;
 mod manager;
 mod memory;
 mod mounts;

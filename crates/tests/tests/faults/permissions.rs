@@ -21,38 +21,52 @@ use stdchk_tests::{
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-const ALICE: u32 = 4001;
-const BOB: u32 = 4002;
-const LIMIT: Duration = Duration::from_secs(60);
+pub const ALICE: u32 = 4001;
+pub const BOB: u32 = 4002;
+pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// A pool that serves the network of this machine, and hosts that have joined it.
-struct Hosts {
+pub struct Hosts {
     home: TempDir,
-    address: String,
+    pub address: String,
 }
 
 impl Hosts {
     fn start() -> Self {
+        Self::start_with(2, &[])
+    }
+
+    /// With so many benefactors, and these variables of the manager.
+    pub fn start_with(benefactors: u16, variables: &[(&str, &str)]) -> Self {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let hosts = Self { home: TempDir::new().unwrap(), address: free.to_string() };
         hosts.ok("manager", &["pool", "init", "--listen", &hosts.address]);
-        hosts.ok("manager", &["up", "--benefactors", "2", "--donate", "256MiB", "--floor", "1MiB"]);
+        let benefactors = benefactors.to_string();
+        let arguments = ["up", "--benefactors", &benefactors, "--donate", "256MiB", "--floor", "1MiB"];
+        let mut up = hosts.command("manager", &arguments);
+        up.envs(variables.iter().copied());
+        let up = outcome(up);
+        assert_eq!(up.code, 0, "{up:?}");
         hosts
     }
 
-    fn path(&self, host: &str, name: &str) -> PathBuf {
+    pub fn path(&self, host: &str, name: &str) -> PathBuf {
         let folder = self.home.path().join(host);
         fs::create_dir_all(&folder).unwrap();
         folder.join(name)
     }
 
-    fn run(&self, host: &str, arguments: &[&str]) -> Outcome {
+    fn command(&self, host: &str, arguments: &[&str]) -> Command {
         let mut command = command(arguments);
         command.env("STDCHK_DATA", self.path(host, "pool")).current_dir(self.home.path());
-        outcome(command)
+        command
     }
 
-    fn ok(&self, host: &str, arguments: &[&str]) -> Outcome {
+    pub fn run(&self, host: &str, arguments: &[&str]) -> Outcome {
+        outcome(self.command(host, arguments))
+    }
+
+    pub fn ok(&self, host: &str, arguments: &[&str]) -> Outcome {
         let outcome = self.run(host, arguments);
         assert_eq!(outcome.code, 0, "{host}: {arguments:?}: {outcome:?}");
         outcome
@@ -67,7 +81,7 @@ impl Hosts {
     }
 
     /// Lets a host join as a client, for this user alone or for all.
-    fn join(&self, host: &str, user: Option<u32>) {
+    pub fn join(&self, host: &str, user: Option<u32>) {
         let user = user.map(|user| user.to_string());
         let mut token = vec!["pool", "token", "--for", "client"];
         if let Some(user) = &user {
@@ -77,11 +91,11 @@ impl Hosts {
         self.ok(host, &["pool", "join", &self.address, "--token", &token]);
     }
 
-    fn keys(&self, host: &str) -> Arc<Keys> {
+    pub fn keys(&self, host: &str) -> Arc<Keys> {
         Arc::new(Keys::load(&self.path(host, "pool/keys")).unwrap())
     }
 
-    async fn connect(&self, server: Role, address: &str, role: Role, keys: Arc<Keys>) -> Connection {
+    pub async fn connect(&self, server: Role, address: &str, role: Role, keys: Arc<Keys>) -> Connection {
         let identity = Identity { role, pool: None, keys: Some(keys) };
         Connection::open(server, address, &identity, &BufferPool::new(8 << 20)).await.unwrap()
     }
@@ -165,7 +179,7 @@ fn two_users_with_certificates_have_files_of_their_own() {
     assert!(hosts.ok("alice", &["get", "alice/x.N0.T1", "-o", "-"]).stdout == content);
 }
 
-async fn ask(
+pub async fn ask(
     connection: &Connection,
     request: ManagerRequest,
     user: Option<User>,

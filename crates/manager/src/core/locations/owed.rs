@@ -75,7 +75,7 @@ impl Locations {
             owed.next = place + 1;
             let slot = *listed.get(place)?;
             let chunk = self.at(slot);
-            let stays = |holder: &Holder| holder.benefactor == id && !holder.is_owed;
+            let stays = |holder: &Holder| holder.benefactor == id && !holder.is_owed();
             // What nothing refers to goes by itself.
             if chunk.wanted() > 0 && chunk.holders.iter().any(stays) {
                 self.set_owed(slot, id, true, registry);
@@ -91,9 +91,9 @@ impl Locations {
 
     fn set_owed(&mut self, slot: Slot, id: BenefactorId, is_owed: bool, registry: &Registry) {
         let mut bytes = 0;
-        let here = |holder: &&mut Holder| holder.benefactor == id && holder.is_owed != is_owed;
+        let here = |holder: &&mut Holder| holder.benefactor == id && holder.is_owed() != is_owed;
         for holder in self.at_mut(slot).holders.iter_mut().filter(here) {
-            holder.is_owed = is_owed;
+            holder.marks.set_owed(is_owed);
             bytes += u64::from(holder.stored_length);
         }
         let owed = self.owed.entry(id).or_default();
@@ -114,7 +114,7 @@ impl Locations {
 
     /// A block is gone that was to go; `holder` stands at the chunk no more.
     pub(super) fn owed_block_went(&mut self, slot: Slot, holder: &Holder) {
-        let is_other = |other: &Holder| other.benefactor == holder.benefactor && other.is_owed;
+        let is_other = |other: &Holder| other.benefactor == holder.benefactor && other.is_owed();
         let has_others = self.at(slot).holders.iter().any(is_other);
         let Some(owed) = self.owed.get_mut(&holder.benefactor) else {
             unreachable!("a block that is to go is counted")

@@ -350,7 +350,7 @@ fn check_sums(locations: &Locations, registry: &Registry, named: &Named) -> Resu
     }
     for number in 0..BENEFACTORS {
         let at = BenefactorId(number);
-        let is_owed = |holder: &&Holder| holder.is_owed && holder.benefactor == at;
+        let is_owed = |holder: &&Holder| holder.is_owed() && holder.benefactor == at;
         let holders = locations.iter().flat_map(|chunk| &chunk.holders).filter(is_owed);
         let bytes: u64 = holders.map(|holder| u64::from(holder.stored_length)).sum();
         prop_assert_eq!(locations.owed_at(at), bytes);

@@ -4,6 +4,7 @@ use minicbor::{Decode, Encode};
 
 use crate::block::{BlockId, EncodingId};
 use crate::id::{BenefactorId, ChunkId};
+use crate::maker::Trust;
 use crate::tier::Tier;
 
 /// Where a chunk is.
@@ -36,9 +37,17 @@ pub struct Location {
     /// Where the benefactor keeps it.
     #[n(3)]
     pub tier: Tier,
+    /// Whether it counts for who asked: in an answer to `Known` for the session, else for everybody.
+    #[n(4)]
+    pub trust: Trust,
 }
 
 impl Location {
+    /// Whether the same block at the same benefactor is meant, whatever is thought of it.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Self { trust: other.trust, ..*self } == *other
+    }
+
     /// The block that is there, of `chunk`.
     pub fn block(&self, chunk: ChunkId) -> BlockId {
         BlockId { chunk, encoding: self.encoding, index: self.index }

@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::{Exposed, ManagerRequest, TimeNs};
 use crate::cbor;
 use crate::id::{BenefactorId, Incarnation, MachineId};
+use crate::maker::Maker;
 use crate::message::benefactor::BenefactorLoad;
 use crate::message::handshake::{MemberId, Role};
 use crate::receipt::ReceiptKey;
@@ -323,6 +324,9 @@ pub struct PoolStatus {
     /// What is kept though no version refers to it, for states that somebody may return to.
     #[n(30)]
     pub held: HeldBack,
+    /// Who made encodings that benefactors have found broken since the manager started, as far as that is less than a day ago.
+    #[n(31)]
+    pub broken: Vec<BrokenEncodings>,
 }
 
 /// What is kept though no version refers to it, for states that somebody may return to.
@@ -371,6 +375,23 @@ pub struct CollectionStopped {
     /// Why.
     #[n(1)]
     pub why: String,
+}
+
+/// Encodings whose fragments match their names and don't make their chunks.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct BrokenEncodings {
+    /// Who made them.
+    #[n(0)]
+    pub maker: Maker,
+    /// How many were found.
+    #[n(1)]
+    pub count: u64,
+    /// The user for whom the maker's certificates are, if they are for one.
+    #[n(2)]
+    pub uid: Option<u32>,
+    /// What the hosts call themselves that have such certificates, as far as the pool knows them.
+    #[n(3)]
+    pub hosts: Vec<String>,
 }
 
 /// The memory of a pool. None of it is part of its [`Space`].

@@ -6,11 +6,11 @@ use super::{
     BenefactorSecret, Change, Hold, Moment, PackedMembers, Registration, Sent, StoredBlock, TimeNs,
     VersionState,
 };
-use crate::block::BlockId;
+use crate::block::{BlockId, EncodingId};
 use crate::chunk_map::MapRoot;
 use crate::id::{BenefactorId, ChunkId, ClientId, Ino, KeyId, MachineId, OpId, SessionId};
 use crate::journal::Reach;
-use crate::message::benefactor::{BenefactorLoad, FailedCopy};
+use crate::message::benefactor::{BenefactorLoad, Decoded, FailedCopy};
 use crate::message::handshake::MemberId;
 use crate::receipt::Receipt;
 use crate::tier::Durability;
@@ -105,6 +105,17 @@ pub enum ManagerRequest {
         /// The chunks, at most [`crate::limits::LIST_ENTRIES_MAX`].
         #[n(0)]
         chunks: Vec<ChunkId>,
+    },
+    /// A reader has had enough blocks of this encoding, each what it is named after, and they don't make the chunk. The manager has benefactors
+    /// find out whether that is so. Answered by `Done`.
+    #[n(28)]
+    Doubt {
+        /// The chunk.
+        #[n(0)]
+        chunk: ChunkId,
+        /// The encoding.
+        #[n(1)]
+        encoding: EncodingId,
     },
     /// The benefactors of the pool. Answered by `Benefactors`.
     #[n(23)]
@@ -231,6 +242,17 @@ pub enum ManagerRequest {
         /// The chunks.
         #[n(2)]
         chunks: Vec<ChunkId>,
+    },
+    /// The session has the content of these chunks, and would have coded it in just the same bytes as these encodings, of other makers,
+    /// are. They count for this session from now on. Chunks that the session doesn't hold are left out. Answered by `Done`.
+    #[n(27)]
+    Vouch {
+        /// The session.
+        #[n(0)]
+        session: SessionId,
+        /// The chunks, each with its encoding, at most [`crate::limits::LIST_ENTRIES_MAX`].
+        #[n(1)]
+        encodings: Vec<(ChunkId, EncodingId)>,
     },
     /// Ends a session. Its last commit counts as finished; without a commit nothing happened. Answered by `Done`.
     #[n(35)]
@@ -543,6 +565,9 @@ pub enum ManagerRequest {
         /// Sequence number of its last put when `added` and `removed` were taken.
         #[n(8)]
         put_sequence: u64,
+        /// Encodings of which the benefactor was ordered to gather blocks, and what they make.
+        #[n(9)]
+        decoded: Vec<Decoded>,
     },
     /// A benefactor is ready to make copies. Answered by `Commands` with copies to make as soon as there are some, and by
     /// none after ten seconds.

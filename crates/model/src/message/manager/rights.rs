@@ -78,12 +78,14 @@ impl Request {
             | Self::OpenVersion { .. }
             | Self::ChunksOf { .. }
             | Self::Locate { .. }
+            | Self::Doubt { .. }
             | Self::Benefactors
             | Self::Similar(_)
             | Self::OpenSession { .. }
             | Self::Reserve { .. }
             | Self::Known { .. }
             | Self::Receipts { .. }
+            | Self::Vouch { .. }
             | Self::Commit { .. }
             | Self::Names { .. }
             | Self::CloseSession { .. }
@@ -147,6 +149,7 @@ impl Request {
             | Self::Names { session, .. }
             | Self::CloseSession { session, .. }
             | Self::Closing { session, .. }
+            | Self::Vouch { session, .. }
             | Self::Settle(session) => allow(Need::Session(*session)),
             Self::Aggregate { folder, containers, .. } => {
                 allow(Need::Access(*folder, Access::CHANGE))?;
@@ -163,6 +166,7 @@ impl Request {
             | Self::Benefactors
             | Self::Own(_)
             | Self::Locate { .. }
+            | Self::Doubt { .. }
             | Self::KeepAlive(_)
             | Self::Attend { .. }
             | Self::Leave(_)
