@@ -1,12 +1,19 @@
 //! Participants of ill will: they send whatever the protocol lets them say, at any moment. Nobody else may lose anything by it.
 //!
-//! [`USUAL`] are in all lives. `STDCHK_ADVERSARIES` names others, or `all`: an adversary stays out of the usual lives as long as the pool
+//! [`USUAL`] are in every other life. `STDCHK_ADVERSARIES` names others, or `all`: an adversary stays out of the usual lives as long as the pool
 //! is known not to withstand it.
 
-use super::content::{self, LARGE_CHUNKS, MADE_UP_CODES, MadeUp, MakeUp, Number, SMALL_CHUNKS, shown};
+use stdchk_model::Maker;
+
+use super::content::{
+    self, LARGE_CHUNKS, MADE_UP_CODES, MAKERS, MadeUp, MakeUp, Number, SMALL_CHUNKS, shown,
+};
 use super::model::NAMES;
 use super::plant::Plant;
 use super::world::World;
+
+/// As whom clients of ill will code, by their certificate.
+const OF_ILL_WILL: Maker = Maker([66; 8]);
 
 /// Somebody of ill will.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -15,6 +22,8 @@ pub enum Adversary {
     MakesUpEncodings,
     /// A client stores an encoding of which the data fragments are good, and the parity fragments made up.
     MakesUpParity,
+    /// A client stores fragments that it made up in the name of somebody else.
+    MakesUpAsAnother,
     /// A benefactor registers with a moment of the manager's history that never was.
     LiesOfHistory,
     /// A benefactor registers with a term that no manager has had.
@@ -30,9 +39,10 @@ pub enum Adversary {
 }
 
 impl Adversary {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::MakesUpEncodings,
         Self::MakesUpParity,
+        Self::MakesUpAsAnother,
         Self::LiesOfHistory,
         Self::LiesOfTerms,
         Self::LiesOfJournal,
@@ -43,19 +53,27 @@ impl Adversary {
 
     /// Whether it is a benefactor, not a client.
     pub fn is_benefactor(self) -> bool {
-        !matches!(self, Self::MakesUpEncodings | Self::MakesUpParity)
+        !matches!(self, Self::MakesUpEncodings | Self::MakesUpParity | Self::MakesUpAsAnother)
     }
 }
 
-/// Those that every life has.
-const USUAL: [Adversary; 0] = [];
+/// Those that every other one of the usual lives has.
+const USUAL: [Adversary; 5] = [
+    Adversary::MakesUpEncodings,
+    Adversary::MakesUpParity,
+    Adversary::MakesUpAsAnother,
+    Adversary::LiesOfLoad,
+    Adversary::LiesOfFailures,
+];
 
-/// Who takes part in the lives of this run.
-pub fn in_this_run(plant: Plant) -> Vec<Adversary> {
+/// Who takes part in a life.
+pub fn in_life(seed: u64, plant: Plant) -> Vec<Adversary> {
     if plant == Plant::MadeUpFragmentsCount {
         return vec![Adversary::MakesUpEncodings];
     }
-    let Ok(names) = std::env::var("STDCHK_ADVERSARIES") else { return USUAL.to_vec() };
+    let Ok(names) = std::env::var("STDCHK_ADVERSARIES") else {
+        return if seed % 2 == 1 { USUAL.to_vec() } else { Vec::new() };
+    };
     let named = |adversary: &Adversary| {
         names.split(',').any(|name| name == "all" || *name == format!("{adversary:?}"))
     };
@@ -69,6 +87,7 @@ impl World {
         match self.adversaries[which] {
             Adversary::MakesUpEncodings => self.stores_made_up(MakeUp::Content),
             Adversary::MakesUpParity => self.stores_made_up(MakeUp::Parity),
+            Adversary::MakesUpAsAnother => self.stores_as_another(),
             lie => self.lies_of(lie),
         }
     }
@@ -83,9 +102,21 @@ impl World {
             MakeUp::Parity => return,
         };
         let code = MADE_UP_CODES[self.below(MADE_UP_CODES.len())];
-        let made_up = content::made_up(number, what, code);
-        self.note(format!("somebody makes up an encoding of {number}"));
-        self.stores_all(made_up);
+        // Over the network, or as a process of the machine, where no honest client is.
+        let by = if self.below(2) == 0 { Some(OF_ILL_WILL) } else { None };
+        let made_up = content::made_up(number, what, code, by.unwrap_or(Maker::LOCAL));
+        self.note(format!("somebody makes up an encoding of {number}, as {by:?}"));
+        self.stores_all(made_up, by);
+    }
+
+    /// A client brings fragments that it made up in the name of a maker that it isn't.
+    fn stores_as_another(&mut self) {
+        let (number, code) = (self.somebodys_chunk(), MADE_UP_CODES[self.below(MADE_UP_CODES.len())]);
+        let others = [Maker::LOCAL, MAKERS[0], MAKERS[1]];
+        let made_up = content::made_up(number, MakeUp::Content, code, others[self.below(others.len())]);
+        self.note(format!("somebody makes up an encoding of {number}, and says that another one did"));
+        let taken = self.stores_all(made_up, Some(OF_ILL_WILL));
+        assert_eq!(taken, 0, "fragments are taken in the name of somebody else");
     }
 
     /// A chunk of data, or the map of a file that lies in the pool.
@@ -98,8 +129,9 @@ impl World {
         }
     }
 
-    /// Stores each block at another benefactor, as far as there are so many.
-    fn stores_all(&mut self, made_up: &'static MadeUp) {
+    /// Stores each block at another benefactor, as far as there are so many; how many are taken.
+    fn stores_all(&mut self, made_up: &'static MadeUp, by: Option<Maker>) -> usize {
+        let mut taken = 0;
         let (first, durable) = (self.below(self.nodes.len()), self.below(2) == 0);
         for (at, (block, stored)) in (first..).zip(&made_up.blocks) {
             let at = at % self.nodes.len();
@@ -107,9 +139,11 @@ impl World {
                 continue;
             }
             let encoding = made_up.encoding.clone();
-            let put = self.nodes[at].put(*block, encoding, stored, (durable, true), &self.runtime);
+            let put = self.nodes[at].put(by, (*block, encoding), stored, (durable, true), &self.runtime);
             let (id, shown, is_taken) = (self.nodes[at].id, shown(block), put.is_ok());
             self.note(format!("somebody puts {shown}, which is made up, at {id:?}: {is_taken}"));
+            taken += usize::from(is_taken);
         }
+        taken
     }
 }

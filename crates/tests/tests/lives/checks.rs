@@ -95,14 +95,15 @@ impl World {
         }
     }
 
-    /// What can't be read of what versions name, and never could since they name it, was at a benefactor of ill will alone, by its word.
+    /// What a benefactor of ill will claims to have was there alone, by its word, if it could never be read since versions name it.
     /// Whatever could be read once must stay so, whatever that one says.
     fn forgive_what_a_liar_had(&mut self, unreadable: &BTreeSet<Number>) {
-        if !self.adversaries.iter().any(|one| one.is_benefactor()) {
+        if self.claimed.is_empty() {
             return;
         }
         let named = self.named();
-        self.lost.extend(unreadable.difference(&self.readable).copied());
+        let never_readable = unreadable.difference(&self.readable);
+        self.lost.extend(never_readable.filter(|number| self.claimed.contains(number)));
         self.readable.extend(named.difference(unreadable));
         self.readable.retain(|number| named.contains(number));
     }
@@ -326,8 +327,12 @@ impl World {
                     let liars: Vec<_> = served.extract_if(.., |(of, _)| is_wrong(of)).collect();
                     liars.into_iter().for_each(|(of, at)| self.found_bad(of, at));
                 }
-                // Each block is what it is named after, and they don't make the chunk: nobody who keeps one can tell.
-                Err(BadFragments::Encoding) => {}
+                // Each block is what it is named after, and they don't make the chunk: benefactors find out.
+                Err(BadFragments::Encoding) => {
+                    let (chunk, encoding) = (block.chunk, block.encoding);
+                    self.note(format!("a reader doubts {}", shown(&block)));
+                    assert_eq!(self.ask(ManagerRequest::Doubt { chunk, encoding }), Ok(ManagerReply::Done));
+                }
                 Err(_) => self.found_bad(block, at),
             }
         }

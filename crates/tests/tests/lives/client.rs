@@ -2,18 +2,19 @@
 
 use std::collections::BTreeSet;
 
+use stdchk_manager::core::Asker;
 use stdchk_model::message::benefactor::OwnerWish;
-use stdchk_model::message::manager::{ManagerReply, ManagerRequest, VersionState};
+use stdchk_model::message::manager::{Location, ManagerReply, ManagerRequest, VersionState};
 use stdchk_model::policy::Semantics;
 use stdchk_model::{
-    BenefactorId, BlockId, ClientId, EncodingId, ErrorCode, Failure, Ino, MapRoot, Policy, Receipt,
-    Redundancy, SessionId, Tier,
+    BenefactorId, BlockId, ChunkId, ClientId, EncodingId, ErrorCode, Failure, Ino, Maker, MapRoot, Policy,
+    Receipt, Redundancy, SessionId, Tier, Trust,
 };
 use stdchk_protect::{Held, copies_in_memory, missing, suffices, taken};
 
 use super::content::{
-    self, LARGE_CHUNKS, LENGTH_MAX, Number, SMALL_CHUNKS, all_shown, encoding_of, id, lies, name, root_of,
-    shown, stored,
+    self, LARGE_CHUNKS, LENGTH_MAX, MAKERS, Number, SMALL_CHUNKS, all_shown, encoding_of, id, lies, name,
+    root_of, shown, stored,
 };
 use super::model::{Content, NAMES};
 use super::node::Node;
@@ -28,6 +29,8 @@ pub enum Step {
     Open,
     /// Ask where the chunks are.
     Ask,
+    /// Say which encodings of others it would have made.
+    Vouch,
     Put,
     Sync,
     Commit,
@@ -59,6 +62,7 @@ pub type Place = (BlockId, BenefactorId);
 
 pub struct Client {
     pub id: ClientId,
+    number: u8,
     pub session: SessionId,
     pub step: Step,
     pub ino: Ino,
@@ -73,6 +77,8 @@ pub struct Client {
     policy: Policy,
     /// Where blocks of the others are, as far as it knows.
     places: BTreeSet<Place>,
+    /// Encodings of others that it would have made.
+    vouched: Vec<(ChunkId, EncodingId)>,
     /// Those of which it has receipts.
     secured: BTreeSet<Place>,
     receipts: Vec<(BenefactorId, Receipt)>,
@@ -105,6 +111,7 @@ impl Client {
     pub fn new(number: u8) -> Self {
         Self {
             id: ClientId([number; 16]),
+            number,
             session: SessionId::default(),
             step: Step::Idle,
             ino: Ino(0),
@@ -114,6 +121,7 @@ impl Client {
             kept: BTreeSet::new(),
             policy: Policy::default(),
             places: BTreeSet::new(),
+            vouched: Vec::new(),
             secured: BTreeSet::new(),
             receipts: Vec::new(),
             held: BTreeSet::new(),
@@ -128,13 +136,21 @@ impl Client {
 
     /// Begins a file.
     fn begin(&mut self, session: SessionId, ino: Ino, list: Vec<Number>, manner: Manner) {
-        *self = Self { id: self.id, is_silent: self.is_silent, manner, session, ino, list, ..Self::new(0) };
+        *self = Self {
+            id: self.id,
+            is_silent: self.is_silent,
+            manner,
+            session,
+            ino,
+            list,
+            ..Self::new(self.number)
+        };
         self.step = Step::Open;
     }
 
     /// It ends without a word, and another one with the identity `id` takes its place.
     fn die(&mut self, id: ClientId) {
-        *self = Self { id, is_silent: self.is_silent, ..Self::new(0) };
+        *self = Self { id, is_silent: self.is_silent, ..Self::new(self.number) };
     }
 
     /// All that it has is to be looked at anew: its session was forgotten, or a receipt refused.
@@ -185,6 +201,7 @@ impl Client {
                 let chunks = self.needed().into_iter().map(id).collect();
                 ManagerRequest::Known { session, chunks, room_bytes: 0 }
             }
+            Step::Vouch => ManagerRequest::Vouch { session, encodings: self.vouched.clone() },
             Step::Commit => ManagerRequest::Commit {
                 session,
                 size: content::size(&self.list),
@@ -216,9 +233,34 @@ impl Client {
         self.policy.redundancy.hosts()
     }
 
+    /// As whom it codes: the first and the third client are of one user.
+    pub fn maker(&self) -> Maker {
+        MAKERS[usize::from(self.number % 2)]
+    }
+
     /// How it encodes a chunk.
     fn encoding(&self, number: Number) -> EncodingId {
-        encoding_of(number, self.policy.redundancy, self.manner.compresses)
+        self.encoding_as(number, self.maker())
+    }
+
+    /// How it would encode a chunk if it were this maker.
+    fn encoding_as(&self, number: Number, maker: Maker) -> EncodingId {
+        encoding_of(number, self.policy.redundancy, self.manner.compresses, maker)
+    }
+
+    /// The manager says where blocks of a chunk are. Of others' fragments that nobody has decoded those count that it would have made.
+    fn found(&mut self, number: Number, at: &[Location]) {
+        for location in at {
+            let (chunk, encoding) = (id(number), location.encoding);
+            let vouches =
+                location.trust == Trust::Claimed && self.encoding_as(number, encoding.maker) == encoding;
+            if vouches && !self.vouched.contains(&(chunk, encoding)) {
+                self.vouched.push((chunk, encoding));
+            }
+            if vouches || location.trust == Trust::Trusted {
+                self.places.insert((location.block(chunk), location.benefactor));
+            }
+        }
     }
 
     /// The next block of a chunk to put, and who can't take it; `None`: there are enough, or nobody can take more.
@@ -241,7 +283,8 @@ impl Client {
                 return Next::Nothing;
             }
             if copies + usable.len() >= usize::from(wanted) {
-                let encoding = encoding_of(number, Redundancy::Replicate(1), self.manner.compresses);
+                let encoding =
+                    encoding_of(number, Redundancy::Replicate(1), self.manner.compresses, self.maker());
                 return Next::Put(BlockId { chunk: id(number), encoding, index: 0 }, usable);
             }
         }
@@ -279,7 +322,7 @@ fn held_of(places: &BTreeSet<Place>, number: Number, in_memory: &BTreeSet<Benefa
     let held = |(block, at): &Place| {
         let BlockId { encoding, index, .. } = *block;
         let tier = if in_memory.contains(at) { Tier::Memory } else { Tier::Disk };
-        Held { benefactor: *at, encoding, index, tier }
+        Held { benefactor: *at, encoding, index, tier, trust: Trust::Trusted }
     };
     own.map(held).collect()
 }
@@ -392,7 +435,9 @@ impl World {
             // It ended unnoticed, and what it held may have been collected since.
             self.clients[number].held.clear();
         }
-        let mut answer = self.core.handle(request.clone(), self.now);
+        let maker = self.clients[number].maker();
+        let asker = Asker { maker, ..Asker::default() };
+        let mut answer = self.core.handle_for(asker, request.clone(), self.now);
         if moves && answer.is_ok() {
             self.check_container(number);
         }
@@ -459,11 +504,11 @@ impl World {
             }
             (Step::Ask, ManagerReply::Known { found, .. }) => {
                 for (chunk, found) in client.needed().into_iter().zip(&found) {
-                    let at = found.at.iter();
-                    client.places.extend(at.map(|location| (location.block(id(chunk)), location.benefactor)));
+                    client.found(chunk, &found.at);
                 }
-                client.step = Step::Put;
+                client.step = if client.vouched.is_empty() { Step::Put } else { Step::Vouch };
             }
+            (Step::Vouch, ManagerReply::Done) => client.step = Step::Put,
             (Step::Move, ManagerReply::Done) => {
                 client.step = Step::Close;
                 let (packing, content) = (client.packing.clone().unwrap(), client.content());
@@ -580,8 +625,9 @@ impl World {
         let durable = self.below(3) == 0;
         let insists = self.clients[number].insists;
         let Some(node) = self.nodes.iter_mut().find(|node| node.id == Some(id)) else { return };
-        let encoding = content::encoding(&block);
-        let Ok(receipt) = node.put(block, encoding, stored(&block), (durable, insists), &self.runtime) else {
+        let (encoding, maker) = (content::encoding(&block), self.clients[number].maker());
+        let put = node.put(Some(maker), (block, encoding), stored(&block), (durable, insists), &self.runtime);
+        let Ok(receipt) = put else {
             self.clients[number].refused.insert(id);
             return self.note(format!("client {number} can't put {} at {id}", shown(&block)));
         };

@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, OnceLock};
 
 use stdchk_model::{
-    BlockId, ChunkId, ChunkMap, ChunkRef, Code, Encoding, EncodingId, Extent, MapRoot, Redundancy, Source,
+    BlockId, ChunkId, ChunkMap, ChunkRef, Code, Encoding, EncodingId, Extent, Maker, MapRoot, Redundancy,
+    Source,
 };
 use stdchk_net::Bytes;
 use stdchk_protect::Blocks;
@@ -37,6 +38,8 @@ pub const LARGE_CHUNKS: Number = 3;
 pub const LENGTH_MAX: usize = 4;
 /// Each place of a list holds a chunk or nothing.
 const BASE: Number = CHUNKS + 1;
+/// As whom clients code: those of two users.
+pub const MAKERS: [Maker; 2] = [Maker([1; 8]), Maker([2; 8])];
 /// What folders ask for, in lives that know codes.
 pub const REDUNDANCIES: [&str; 6] =
     ["erasure:2,1", "erasure:2,2", "erasure:3,2", "replicate:1", "replicate:2", "replicate:3"];
@@ -89,8 +92,9 @@ fn all_blocks(id: ChunkId, content: &[u8]) -> Vec<((ChunkId, EncodingId), Blocks
         [(Codec::Store, Bytes::copy_from_slice(content)), (codec, Bytes::from(compressed.into_owned()))];
     let redundancies = REDUNDANCIES.iter().map(|redundancy| code(redundancy.parse().unwrap()));
     let codes: BTreeSet<Code> = redundancies.collect();
-    let blocks = codes.into_iter().flat_map(|code| {
-        forms.clone().map(|(codec, encoded)| Blocks::of(chunk, codec.number(), encoded, code))
+    let makers = codes.into_iter().flat_map(|code| MAKERS.map(|maker| (code, maker)));
+    let blocks = makers.flat_map(|(code, maker)| {
+        forms.clone().map(|(codec, encoded)| Blocks::of(chunk, codec.number(), encoded, code, maker))
     });
     blocks.map(|blocks| ((id, blocks.encoding.id(id)), blocks)).collect()
 }
@@ -156,11 +160,12 @@ pub fn chunk(number: Number) -> ChunkRef {
 }
 
 /// How a client encodes a chunk in a folder with this redundancy: small chunks and maps have copies that are not compressed.
-pub fn encoding_of(number: Number, redundancy: Redundancy, compresses: bool) -> EncodingId {
+pub fn encoding_of(number: Number, redundancy: Redundancy, compresses: bool, maker: Maker) -> EncodingId {
     let (id, codec) = (id(number), if compresses { Codec::Zstd } else { Codec::Store });
     let is_it = |blocks: &&Blocks| {
         let encoding = &blocks.encoding;
-        blocks.chunk == id && encoding.codec == codec.number() && encoding.code == code(redundancy)
+        let is_by = encoding.maker == maker || encoding.code.is_copy();
+        blocks.chunk == id && encoding.codec == codec.number() && encoding.code == code(redundancy) && is_by
     };
     table().blocks.values().find(is_it).map_or(EncodingId::PLAIN, |blocks| blocks.encoding.id(id))
 }
@@ -187,13 +192,13 @@ pub struct MadeUp {
 static ALL_MADE_UP: Mutex<BTreeMap<(ChunkId, EncodingId), &'static MadeUp>> = Mutex::new(BTreeMap::new());
 
 /// An encoding that is named after a chunk, of which nobody could tell by looking at one block that it is made up.
-pub fn made_up(number: Number, what: MakeUp, code: &str) -> &'static MadeUp {
+pub fn made_up(number: Number, what: MakeUp, code: &str, maker: Maker) -> &'static MadeUp {
     let chunk = chunk(number);
     let Redundancy::Erasure(code) = code.parse().unwrap() else { panic!("{code} is no erasure code") };
     let has_good_data = what == MakeUp::Parity;
     let plain = if has_good_data { content(number).to_vec() } else { noise(chunk.id, LARGE_BYTES) };
     let claimed = ChunkRef { length: u32::try_from(plain.len()).unwrap(), ..chunk };
-    let made = Blocks::of(claimed, Codec::Store.number(), Bytes::from(plain), code);
+    let made = Blocks::of(claimed, Codec::Store.number(), Bytes::from(plain), code, maker);
     let (mut encoding, mut stored) =
         (made.encoding.clone(), made.iter().map(|(_, stored)| stored.clone()).collect::<Vec<_>>());
     if has_good_data {
@@ -298,11 +303,11 @@ static SEEN: Mutex<BTreeMap<Key, (Form, Vec<u8>)>> = Mutex::new(BTreeMap::new())
 
 /// The block of a record that was found on a disk.
 pub fn seen(record: &Record) -> BlockId {
-    let (name, (data, parity), tag, index) = record.key;
+    let (name, (data, parity), tag, maker, index) = record.key;
     let mut seen = SEEN.lock().unwrap();
     seen.entry(record.key).or_insert_with(|| (record.form.clone(), record.stored.clone()));
     let code = Code::from_number(u16::from_be_bytes([data, parity])).unwrap();
-    BlockId { chunk: ChunkId(name), encoding: EncodingId { code, tag }, index }
+    BlockId { chunk: ChunkId(name), encoding: EncodingId { code, tag, maker: Maker(maker) }, index }
 }
 
 /// Whether these blocks of one encoding, which were found on disks, make their chunk.
@@ -315,8 +320,9 @@ pub fn make_the_chunk(chunk: ChunkId, encoding: EncodingId, indices: &BTreeSet<u
     }
     let seen = SEEN.lock().unwrap();
     let code = (encoding.code.data(), encoding.code.parity());
+    let key_of = |index| (chunk.0, code, encoding.tag, encoding.maker.0, index);
     let found: Vec<(u8, &(Form, Vec<u8>))> =
-        indices.iter().map(|index| (*index, &seen[&(chunk.0, code, encoding.tag, *index)])).collect();
+        indices.iter().map(|index| (*index, &seen[&key_of(*index)])).collect();
     let blocks: Vec<(u8, &[u8])> = found.iter().map(|(index, (_, stored))| (*index, &stored[..])).collect();
     let whole = found.first().is_some_and(|(_, (form, _))| decode::any(&chunk.0, form, &blocks));
     KNOWN.lock().unwrap().insert(key, whole);

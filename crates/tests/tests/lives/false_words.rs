@@ -60,7 +60,9 @@ impl World {
                 let to = self.nodes[to].id.filter(|_| to != LIAR);
                 self.nodes[LIAR].lies_to_manager.failures.push(FailedCopy { chunk, to });
             }
-            Adversary::MakesUpEncodings | Adversary::MakesUpParity => unreachable!("no benefactor does that"),
+            Adversary::MakesUpEncodings | Adversary::MakesUpParity | Adversary::MakesUpAsAnother => {
+                unreachable!("no benefactor does that")
+            }
         }
         self.note(format!("{:?} begins: {what:?}", self.nodes[LIAR].id));
         self.disconnect(LIAR);
@@ -93,6 +95,7 @@ impl World {
         }
         self.note(format!("{:?} claims {}: {claim:?}", self.nodes[LIAR].id, content::shown(&block)));
         self.nodes[LIAR].lies_to_manager.claims.push(claim);
+        self.claimed.insert(number);
     }
 
     /// All comes to rest, and the benefactor says what is so.

@@ -8,6 +8,7 @@ use stdchk_model::message::manager::{ManagerReply, ManagerRequest, Term};
 
 use super::client::Client;
 use super::content::{Number, all_shown, name};
+use super::node::Work;
 use super::plant::Plant;
 use super::world::World;
 
@@ -144,6 +145,7 @@ impl World {
                     }
                 }
                 Command::Make(make) => self.order(node, make),
+                Command::Check(check) => self.nodes[node].works.push_back(Work::Check(check)),
                 Command::SendInventory if self.plant == Plant::PhantomsAreKept => {}
                 Command::SendInventory => self.nodes[node].begin_inventory(),
                 // Copies go another way here, and pools are small.

@@ -3,10 +3,10 @@
 //! A model of `Copies` and `Remaker` of a benefactor, which are bound to sockets. What puts fragments together is the real
 //! `protect::Remaking`.
 
-use stdchk_model::message::benefactor::{FailedCopy, Make, SourceBlock};
-use stdchk_model::{BenefactorId, BlockId, ChunkId, Encoding};
+use stdchk_model::message::benefactor::{Check, Decoded, FailedCopy, Make, SourceBlock};
+use stdchk_model::{BenefactorId, BlockId, ChunkId, Encoding, EncodingId};
 use stdchk_net::Bytes;
-use stdchk_protect::Remaking;
+use stdchk_protect::{BadFragments, Remaking};
 
 use super::content::{name, shown};
 use super::node::Work;
@@ -32,6 +32,7 @@ impl World {
         match self.nodes[node].works.pop_front() {
             None => {}
             Some(Work::Make(make)) => self.remake(node, &make),
+            Some(Work::Check(check)) => self.check_encoding(node, &check),
             Some(Work::Copy(block, to)) => match self.nodes[node].read(block, &self.runtime) {
                 Some((encoding, stored)) => self.put_made(node, block, encoding, &stored, to),
                 None => self.making_failed(node, block.chunk, None),
@@ -52,8 +53,13 @@ impl World {
     /// Makes blocks of others, to be put one after the other.
     fn remake(&mut self, node: usize, make: &Make) {
         let as_copies = make.blocks.iter().all(|new| new.index.is_none());
-        let made = self.gather(node, make).and_then(|remaking| remaking.remake(as_copies).ok());
-        let Some(made) = made else { return self.making_failed(node, make.chunk, None) };
+        let made = self.gather(node, make.chunk, &make.from, true).map(|remaking| remaking.remake(as_copies));
+        if let (Some(made), Some(first)) = (&made, make.from.first())
+            && (!as_copies || made.is_err())
+        {
+            self.note_decoded(node, make.chunk, first.encoding, made.as_ref().err());
+        }
+        let Some(made) = made.and_then(Result::ok) else { return self.making_failed(node, make.chunk, None) };
         for new in &make.blocks {
             let shift = u8::from(self.plant == Plant::AnotherFragmentIsMade);
             let index = (new.index.unwrap_or(0) + shift) % made.encoding.code.blocks();
@@ -64,17 +70,55 @@ impl World {
         }
     }
 
-    /// Gathers as many blocks as suffice, its own first.
-    fn gather(&mut self, node: usize, make: &Make) -> Option<Remaking> {
-        let (own, others) = make.from.split_first()?;
-        let mut remaking = Remaking::new(make.chunk, own.encoding);
-        let (encoding, stored) = self.nodes[node].read(block_of(make.chunk, own), &self.runtime)?;
-        let mut lacks = remaking.add(own.index, encoding, stored).ok()?;
-        for source in others {
+    /// Decodes an encoding, and looks whether all of its blocks follow from the chunk.
+    fn check_encoding(&mut self, node: usize, check: &Check) {
+        let Some(first) = check.from.first() else { return };
+        match self.gather(node, check.chunk, &check.from, false) {
+            Some(remaking) => {
+                let made = remaking.remake(false);
+                self.note_decoded(node, check.chunk, first.encoding, made.as_ref().err());
+            }
+            None => self.making_failed(node, check.chunk, None),
+        }
+    }
+
+    /// Takes note of what enough blocks of an encoding make, to be told.
+    fn note_decoded(
+        &mut self,
+        node: usize,
+        chunk: ChunkId,
+        encoding: EncodingId,
+        bad: Option<&BadFragments>,
+    ) {
+        let is_right = bad.is_none();
+        if encoding.code.is_copy() || bad.is_some_and(|bad| *bad != BadFragments::Encoding) {
+            return;
+        }
+        let block = BlockId { chunk, encoding, index: 0 };
+        self.note(format!("{:?} decodes {}: {is_right}", self.nodes[node].id, shown(&block)));
+        self.nodes[node].decoded.push(Decoded { chunk, encoding, is_right });
+    }
+
+    /// Gathers as many blocks as suffice, of which the first is its own, if it has that.
+    fn gather(
+        &mut self,
+        node: usize,
+        chunk: ChunkId,
+        from: &[SourceBlock],
+        has_first: bool,
+    ) -> Option<Remaking> {
+        let first = from.first()?;
+        let mut remaking = Remaking::new(chunk, first.encoding);
+        let mut lacks = first.encoding.code.data();
+        if has_first {
+            let (encoding, stored) = self.nodes[node].read(block_of(chunk, first), &self.runtime)?;
+            lacks = remaking.add(first.index, encoding, stored).ok()?;
+        }
+        for source in from.iter().skip(usize::from(has_first)) {
             if lacks == 0 {
                 break;
             }
-            let block = block_of(make.chunk, source);
+            let block = block_of(chunk, source);
             let is_it = |node: &&mut super::node::Node| node.address == source.address && node.is_up();
             let Some(other) = self.nodes.iter_mut().find(is_it) else { continue };
             let Some((encoding, stored)) = other.serve(block, &self.runtime) else { continue };
@@ -103,7 +147,9 @@ impl World {
             return self.believe(&[(block, target)]);
         }
         let put = target.map(|target| {
-            self.nodes[target].put(block, encoding, stored, (false, true), &self.runtime).map(|_| target)
+            self.nodes[target]
+                .put(None, (block, encoding), stored, (false, true), &self.runtime)
+                .map(|_| target)
         });
         let target = match put {
             Some(Ok(target)) => target,

@@ -9,14 +9,16 @@ use stdchk_benefactor::service::Benefactor;
 use stdchk_benefactor::store::{Donation, Store};
 use stdchk_model::message::Asked;
 use stdchk_model::message::benefactor::{
-    BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, FailedCopy, Goes, Make, Notice, OwnerWish,
+    BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, Check, Decoded, FailedCopy, Goes, Make,
+    Notice, OwnerWish,
 };
-use stdchk_model::message::handshake::Role;
+use stdchk_model::message::handshake::{MemberId, Role};
 use stdchk_model::message::manager::{
     BenefactorSecret, ManagerRequest, Moment, Registration, StoredBlock, Term,
 };
 use stdchk_model::{
-    BenefactorId, BlockId, ChunkId, Encoding, ErrorCode, Failure, Incarnation, Receipt, ReceiptKey, Tier,
+    BenefactorId, BlockId, ChunkId, Encoding, ErrorCode, Failure, Incarnation, Maker, Receipt, ReceiptKey,
+    Tier,
 };
 use stdchk_net::Caller;
 use stdchk_net::{BufferPool, Bytes, Service};
@@ -40,6 +42,8 @@ const FLOOR_BYTES: u64 = 4 * 4096;
 pub enum Work {
     /// Blocks are to be made of others.
     Make(Make),
+    /// An encoding is to be decoded.
+    Check(Check),
     /// A copy that is here is to be put at another benefactor.
     Copy(BlockId, BenefactorId),
     /// A block that was made is to be put at another benefactor.
@@ -87,6 +91,8 @@ pub struct Node {
     pub works: VecDeque<Work>,
     /// Blocks that it could not make, or not put at others.
     pub copies_failed: Vec<FailedCopy>,
+    /// Encodings of which it gathered enough, and what they make.
+    pub decoded: Vec<Decoded>,
     /// Blocks under whose names it serves the bytes of another.
     pub lies: BTreeMap<BlockId, BlockId>,
     /// What it says to the manager that isn't so.
@@ -133,6 +139,7 @@ impl Node {
             deletions: Vec::new(),
             works: VecDeque::new(),
             copies_failed: Vec::new(),
+            decoded: Vec::new(),
             lies: BTreeMap::new(),
             lies_to_manager: Lies::default(),
             durable_sequence: 0,
@@ -244,6 +251,7 @@ impl Node {
         self.works.clear();
         self.lies.clear();
         self.copies_failed.clear();
+        self.decoded.clear();
     }
 
     /// Its disk is another one: nothing is there.
@@ -309,12 +317,22 @@ impl Node {
         bytes: &[u8],
         runtime: &Runtime,
     ) -> Result<(BenefactorReply, Bytes), Failure> {
+        self.asked_by(Caller::of_this_machine(Role::Client), request, bytes, runtime)
+    }
+
+    fn asked_by(
+        &mut self,
+        caller: Caller,
+        request: BenefactorRequest,
+        bytes: &[u8],
+        runtime: &Runtime,
+    ) -> Result<(BenefactorReply, Bytes), Failure> {
         self.look_at_disk();
         let service = self.service.as_ref().unwrap();
         let mut payload = BufferPool::new(1 << 20).try_take(bytes.len()).unwrap();
         payload.copy_from_slice(bytes);
         let remembered = service.memory().remembered();
-        let (caller, request) = (Caller::of_this_machine(Role::Client), Asked { request, with: None });
+        let request = Asked { request, with: None };
         let answer = runtime.block_on(service.handle(caller, request, payload));
         let is_changed = service.memory().remembered() != remembered;
         self.disk.keep_first_segment();
@@ -329,11 +347,12 @@ impl Node {
         self.service.as_ref().unwrap().measured(Some(load), true);
     }
 
-    /// Stores a block; there may be no room, or it may be busy.
+    /// Stores a block that a client brings over the network, which codes as this one, or that a process of the machine brings, or a benefactor
+    /// that was ordered to. There may be no room, or it may be busy.
     pub fn put(
         &mut self,
-        block: BlockId,
-        encoding: Encoding,
+        by: Option<Maker>,
+        (block, encoding): (BlockId, Encoding),
         stored: &[u8],
         (durable, insists): (bool, bool),
         runtime: &Runtime,
@@ -345,7 +364,12 @@ impl Node {
         };
         self.ever.insert(block);
         let request = BenefactorRequest::Put { block, encoding, durable: durable && !believed, insists };
-        let (BenefactorReply::Stored { receipt, .. }, _) = self.ask(request, stored, runtime)? else {
+        let mut caller = Caller::of_this_machine(Role::Client);
+        if let Some(maker) = by {
+            (caller.member, caller.maker) = (Some(MemberId([maker.0[0]; 16])), maker);
+        }
+        let (BenefactorReply::Stored { receipt, .. }, _) = self.asked_by(caller, request, stored, runtime)?
+        else {
             panic!("not an answer to a put")
         };
         if believed {
@@ -652,6 +676,7 @@ impl Node {
             removed,
             damaged,
             copies_failed: std::mem::take(&mut self.copies_failed),
+            decoded: std::mem::take(&mut self.decoded),
             put_sequence,
         }
     }

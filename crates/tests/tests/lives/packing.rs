@@ -7,7 +7,6 @@ use stdchk_model::message::manager::{
 };
 use stdchk_model::{Ino, MapRoot, SessionId, Tier};
 
-use super::adversaries::Adversary;
 use super::checks::true_distance;
 use super::content::{LENGTH_MAX, Number, lies};
 use super::model::{Content, Lies};
@@ -105,8 +104,7 @@ impl World {
         let online = all.iter().filter(is_online).count();
         let (wanted, mut holders) = (self.redundancy.distance_with(online), self.holders());
         // A benefactor of ill will may say that it has what it hasn't.
-        let is_trusted = !self.adversaries.contains(&Adversary::ClaimsBlocks);
-        for chunk in self.clients[number].content().needs().into_iter().filter(|_| is_trusted) {
+        for chunk in self.clients[number].content().needs().difference(&self.claimed.clone()).copied() {
             let mut at = holders.remove(&chunk).unwrap_or_default();
             at.retain(|(_, node)| self.nodes[*node].tier == Tier::Disk);
             let reached = true_distance(&at, self.nodes.len());

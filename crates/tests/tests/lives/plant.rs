@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use stdchk_model::message::manager::{Change, ManagerRequest};
-use stdchk_model::{BlockId, OpId, Tier};
+use stdchk_model::{BlockId, OpId, Tier, Trust};
 use stdchk_protect::{Held, distance, missing};
 
 use super::content::{Number, id};
@@ -290,6 +290,7 @@ impl World {
                 encoding: block.encoding,
                 index: block.index,
                 tier: Tier::Disk,
+                trust: Trust::Trusted,
             });
             let held: Vec<Held> = held.collect();
             let Some(first) = held.first().filter(|_| distance(held.iter().copied()) == 0) else { continue };

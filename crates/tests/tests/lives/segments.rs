@@ -12,8 +12,8 @@ const UNIT: usize = 4096;
 const FIXED: usize = 96;
 const HASH: usize = 32;
 
-/// Which block: its chunk, its code, the tag of its encoding, and its number.
-pub type Key = ([u8; 32], (u8, u8), [u8; 16], u8);
+/// Which block: its chunk, its code, the tag of its encoding, who coded it, and its number.
+pub type Key = ([u8; 32], (u8, u8), [u8; 16], [u8; 8], u8);
 
 /// A record of a segment.
 #[derive(Clone, Debug)]
@@ -86,6 +86,7 @@ fn record(segment: &[u8], unit: usize, key: &[u8; 32], number_of_segment: u64) -
     };
     let (index, tag, name): (u8, [u8; 16], [u8; 32]) =
         (fixed[34], fixed[36..52].try_into().unwrap(), fixed[52..84].try_into().unwrap());
+    let maker: [u8; 8] = fixed[84..92].try_into().unwrap();
     let count = form.encoded_length.div_ceil(u32::from(data)) as usize;
     let is_copy = (data, parity) == (1, 0);
     let header = checked + HASH;
@@ -96,19 +97,21 @@ fn record(segment: &[u8], unit: usize, key: &[u8; 32], number_of_segment: u64) -
     let is_good = fixed[5] == 1
         && stored.len() == count
         && own.is_some_and(|own| own == blake3::hash(&stored).as_bytes())
-        && tag == tag_of(&name, &form, hashes);
-    let (key, sequence) = ((name, (data, parity), tag, index), number(&fixed[8..16]));
+        && (!is_copy || maker == [0; 8])
+        && tag == tag_of(&name, &maker, &form, hashes);
+    let (key, sequence) = ((name, (data, parity), tag, maker, index), number(&fixed[8..16]));
     Some((Record { key, form, sequence, is_good, stored }, units))
 }
 
 /// What an encoding is called.
-fn tag_of(name: &[u8; 32], form: &Form, hashes: &[u8]) -> [u8; 16] {
+fn tag_of(name: &[u8; 32], maker: &[u8; 8], form: &Form, hashes: &[u8]) -> [u8; 16] {
     let is_plain = (form.codec, form.cipher, form.data, form.parity) == (0, None, 1, 0);
     if is_plain && hashes == name && form.encoded_length == form.plain_length {
         return [0; 16];
     }
     let mut hasher = blake3::Hasher::new_derive_key("stdchk encoding of a chunk");
     hasher.update(name);
+    hasher.update(maker);
     hasher.update(&[form.codec, u8::from(form.cipher.is_some()), form.cipher.unwrap_or(0)]);
     hasher.update(&[form.parity, form.data]);
     hasher.update(&form.plain_length.to_le_bytes());

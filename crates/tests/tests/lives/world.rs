@@ -65,7 +65,9 @@ pub struct World {
     pub strays: Vec<ManagerRequest>,
     /// What versions named when a planted mistake looked.
     pub seen: Option<BTreeSet<Number>>,
-    /// The chunks that could be read since versions name them, in lives with a benefactor of ill will.
+    /// The chunks of which a benefactor of ill will has claimed blocks.
+    pub claimed: BTreeSet<Number>,
+    /// Once something was claimed: the chunks that could be read since versions name them.
     pub readable: BTreeSet<Number>,
     /// Those of ill will who take part.
     pub adversaries: Vec<Adversary>,
@@ -131,8 +133,9 @@ impl World {
             stale: None,
             strays: Vec::new(),
             seen: None,
+            claimed: BTreeSet::new(),
             readable: BTreeSet::new(),
-            adversaries: adversaries::in_this_run(plant),
+            adversaries: adversaries::in_life(seed, plant),
             calm: true,
             history: VecDeque::new(),
             hash: blake3::Hasher::new(),
