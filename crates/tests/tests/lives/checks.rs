@@ -222,6 +222,7 @@ impl World {
     }
 
     pub fn settle_a_little(&mut self) {
+        self.keepers_follow();
         self.long_time();
         self.collect_all();
         for node in 0..self.nodes.len() {

@@ -14,6 +14,7 @@ mod disasters;
 mod disk;
 mod false_words;
 mod files;
+mod keepers;
 mod life;
 mod links;
 mod making;

@@ -15,13 +15,13 @@ use super::world::World;
 
 /// A copy of the manager's store.
 pub struct Backup {
-    store: MemoryStore,
+    pub store: MemoryStore,
     start: u64,
-    sequence: u64,
+    pub sequence: u64,
     /// The files as their writers knew them then.
-    files: Files,
+    pub files: Files,
     /// What the folder asked for then.
-    redundancy: Redundancy,
+    pub redundancy: Redundancy,
     /// It is registered, or was.
     registered: Option<Registered>,
 }
@@ -126,6 +126,7 @@ impl World {
         self.now.ms = 0;
         let before = std::mem::replace(&mut self.core, load(&self.disk, self.starts, self.now));
         self.commit_store();
+        self.tell_of_keepers();
         self.seen = None;
         self.strays.clear();
         for node in &mut self.nodes {
@@ -153,15 +154,16 @@ impl World {
         }
         self.note(format!("the manager's store is copied, and the copy registered: {registers}"));
         let registered = self.registered.clone().filter(|_| registers);
+        self.backup = Some(Backup { registered, ..self.copy_of_store() });
+        // So keepers know as well what is registered.
+        self.keepers_follow();
+    }
+
+    /// A copy of the manager's store as it is now.
+    pub fn copy_of_store(&self) -> Backup {
+        let (files, redundancy) = (self.files.clone(), self.redundancy);
         let (store, start, sequence) = (self.disk.copy(), self.starts, self.disk.sequence());
-        self.backup = Some(Backup {
-            store,
-            start,
-            sequence,
-            files: self.files.clone(),
-            redundancy: self.redundancy,
-            registered,
-        });
+        Backup { store, start, sequence, files, redundancy, registered: None }
     }
 
     /// A backup is made, or one that is registered given up.
@@ -177,6 +179,7 @@ impl World {
         let Some(Registered { commit, .. }) = self.registered.take() else { return };
         self.note(format!("the backup of commit {commit} is given up"));
         assert_eq!(self.ask(ManagerRequest::ReleaseBackup { commit }), Ok(ManagerReply::Done));
+        self.keepers_follow();
     }
 
     /// So many benefactors may be lost: what the registered backup alone names is kept as far from loss as its versions were, which may be

@@ -106,6 +106,8 @@ pub enum Plant {
     SetsStay,
     /// What a newer store names is collected while an older one is in its place.
     CollectsWhileSetBack,
+    /// A collection doesn't ask what keepers have.
+    SweepIgnoresKeepers,
     /// Trimming counts the fragments of an encoding that somebody made up.
     MadeUpFragmentsCount,
 
@@ -139,7 +141,7 @@ pub enum Plant {
 }
 
 impl Plant {
-    pub const ALL: [Self; 54] = [
+    pub const ALL: [Self; 55] = [
         Self::ReceiptWithoutSync,
         Self::DurablePutWithoutSync,
         Self::KnownPutIsBelieved,
@@ -182,6 +184,7 @@ impl Plant {
         Self::SetsGoTooSoon,
         Self::SetsStay,
         Self::CollectsWhileSetBack,
+        Self::SweepIgnoresKeepers,
         Self::MadeUpFragmentsCount,
         Self::FenceIsOpen,
         Self::DeposedAnswers,

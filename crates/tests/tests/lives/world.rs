@@ -42,6 +42,10 @@ pub struct World {
     /// The store before its last commit.
     pub earlier: Option<MemoryStore>,
     pub backup: Option<Backup>,
+    /// Keepers have the manager's journal.
+    pub has_keepers: bool,
+    /// What they have of it.
+    pub kept: Option<Backup>,
     /// The backup that is registered.
     pub registered: Option<Registered>,
     pub now: Now,
@@ -117,6 +121,8 @@ impl World {
             disk,
             earlier: None,
             backup: None,
+            has_keepers: seed % 5 == 4 && memories == 0,
+            kept: None,
             registered: None,
             now,
             folder: Ino::ROOT,
@@ -161,6 +167,7 @@ impl World {
             world.connect(node);
             world.deliver_all(node);
         }
+        world.keepers_follow();
         world.calm = false;
         world
     }
@@ -310,7 +317,8 @@ impl World {
             119 | 120 => self.late_orders_come(),
             121 | 122 => self.trespass(node, client),
             123 | 124 => self.owner_works(node),
-            125 | 126 => self.drop_version(),
+            125 => self.drop_version(),
+            126 => self.keepers_event(),
             127..134 => self.adversary(),
             _ => unreachable!("that is all that happens"),
         }

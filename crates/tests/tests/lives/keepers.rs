@@ -1,0 +1,57 @@
+//! Keepers of the manager's journal, and the loss of the manager's disk: what they have takes the place of its store. They lag, so commits
+//! are lost that were acknowledged since; all that they know of must be there.
+//!
+//! What keepers have is a copy of the store here. How they get it and agree is tested elsewhere; here it matters what may be collected meanwhile.
+
+use stdchk_model::message::manager::{ManagerReply, ManagerRequest};
+
+use super::manager::Backup;
+use super::plant::Plant;
+use super::world::World;
+
+impl World {
+    /// The keepers follow, or the manager loses its disk, in lives with keepers.
+    pub fn keepers_event(&mut self) {
+        match self.below(4) {
+            0 => self.manager_loses_its_disk(),
+            _ => self.keepers_follow(),
+        }
+    }
+
+    /// Keepers have all that is committed by now, durably.
+    pub fn keepers_follow(&mut self) {
+        if self.has_keepers {
+            let copy = self.copy_of_store();
+            self.note(format!("keepers have commit {}", copy.sequence));
+            self.kept = Some(copy);
+            self.tell_of_keepers();
+        }
+    }
+
+    /// The manager hears what keepers have.
+    pub fn tell_of_keepers(&mut self) {
+        let kept = self.kept.as_ref().map(|kept| kept.sequence);
+        self.core.keepers_have(kept.filter(|_| self.plant != Plant::SweepIgnoresKeepers));
+    }
+
+    /// What keepers have takes the place of the manager's store, and what was committed since is given up.
+    fn manager_loses_its_disk(&mut self) {
+        let Some(Backup { store, sequence, files, redundancy, .. }) = self.kept.take() else { return };
+        self.note(format!("the manager's disk is lost, and keepers bring commit {sequence} back"));
+        self.stale = None;
+        self.disk = store;
+        self.files.set_back_to(files);
+        self.redundancy = redundancy;
+        self.backup = None;
+        self.earlier = None;
+        let _ended = self.begin_manager();
+        self.keepers_follow();
+        for node in 0..self.nodes.len() {
+            if self.nodes[node].is_up() {
+                self.connect(node);
+            }
+        }
+        assert_eq!(self.ask(ManagerRequest::AcceptOlderStore), Ok(ManagerReply::Done));
+        self.check();
+    }
+}
