@@ -260,6 +260,7 @@ impl World {
     fn accept_older_store(&mut self, redundancy: Redundancy, is_kept: bool, named: &BTreeSet<Number>) {
         self.note(format!("what was stored since is given up; the backup was kept: {is_kept}"));
         assert_eq!(self.ask(ManagerRequest::AcceptOlderStore), Ok(ManagerReply::Done));
+        self.keepers_follow();
         self.redundancy = redundancy;
         let unreadable = self.unreadable();
         if let Some(registered) = self.registered.as_ref().filter(|_| is_kept) {
