@@ -274,12 +274,13 @@ impl Pieces {
 
 #[cfg(test)]
 mod tests {
+    use stdchk_model::Signed;
     use stdchk_model::message::manager::Moment;
 
     use super::*;
 
-    fn at(commit: u64) -> Moment {
-        Moment { start: 1, commit }
+    fn at(commit: u64) -> Signed<Moment> {
+        Signed::not_yet(Moment { start: 1, commit })
     }
 
     fn base(commit: u64, part: u32, last: bool) -> Piece {

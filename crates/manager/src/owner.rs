@@ -402,6 +402,7 @@ impl Keeper {
     ) -> Result<ManagerReply, Failure> {
         let store = self.store.as_deref().ok_or_else(stopping)?;
         let may_follow = self.core.may_follow(id, registration, has.map(|has| has.moment))?;
+        let has = has.filter(|has| self.core.key().believe(has.moment, id).is_some());
         Ok(match may_follow {
             Follows::Never => ManagerReply::Done,
             Follows::Later => {
@@ -506,7 +507,7 @@ fn refusal(error: &StoreError) -> Failure {
 #[cfg(test)]
 mod tests {
     use stdchk_model::message::manager::{FileKind, VersionState};
-    use stdchk_model::{ChunkMap, ClientId, Ino, MapRoot, OpId, PoolId, SessionId};
+    use stdchk_model::{ChunkMap, ClientId, Ino, MapRoot, MomentKey, OpId, PoolId, SessionId};
 
     use super::*;
     use crate::core::{Setting, Timing};
@@ -624,6 +625,7 @@ mod tests {
     fn new_on(store: Box<dyn Store>) -> Owner {
         let setting = Setting {
             new_pool: PoolId([7; 16]),
+            new_key: MomentKey([7; 32]),
             owner: (0, 0),
             pid: 1,
             start: 1,
@@ -631,7 +633,7 @@ mod tests {
             steps: 64,
         };
         let before = Moment { start: 0, commit: store.sequence() };
-        let journal = Journal::new(Sealer::new(setting.new_pool, None), before);
+        let journal = Journal::new(Sealer::new(setting.new_pool, None), setting.new_key, before);
         Owner::new(Core::load(&Refusing, setting, Now::default()).unwrap(), store, journal)
     }
 

@@ -12,6 +12,7 @@ mod exposure;
 mod forget;
 mod harness;
 mod history;
+mod liars;
 mod lifetimes;
 mod loads;
 mod memory;
