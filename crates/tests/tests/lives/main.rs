@@ -11,6 +11,7 @@ mod content;
 mod disasters;
 mod disk;
 mod files;
+mod liars;
 mod life;
 mod links;
 mod making;

@@ -16,7 +16,8 @@ use stdchk_model::message::manager::{
     BenefactorSecret, ManagerRequest, Moment, Registration, StoredBlock, Term,
 };
 use stdchk_model::{
-    BenefactorId, BlockId, ChunkId, Encoding, ErrorCode, Failure, Incarnation, Receipt, ReceiptKey, Tier,
+    BenefactorId, BlockId, ChunkId, Encoding, ErrorCode, Failure, Incarnation, Receipt, ReceiptKey, Signed,
+    Tier,
 };
 use stdchk_net::Caller;
 use stdchk_net::{BufferPool, Bytes, Service};
@@ -472,12 +473,12 @@ impl Node {
     }
 
     /// The moment of the manager's history that it remembers.
-    pub fn remembered(&self) -> Option<Moment> {
+    pub fn remembered(&self) -> Option<Signed<Moment>> {
         self.service.as_ref().and_then(|service| service.memory().remembered())
     }
 
     /// The manager says what moment is to be remembered.
-    pub fn told(&mut self, moment: Option<Moment>, at_once: bool) {
+    pub fn told(&mut self, moment: Option<Signed<Moment>>, at_once: bool) {
         if self.plant == Plant::MomentsAreForgotten {
             return;
         }
@@ -490,8 +491,8 @@ impl Node {
     }
 
     /// The manager that it registered with has this term.
-    pub fn led_by(&mut self, term: Term) {
-        self.term = Some(term);
+    pub fn led_by(&mut self, term: Signed<Term>) {
+        self.term = Some(term.what);
         self.service.as_ref().unwrap().memory().led_by(term).unwrap();
         self.disk.keep_memory();
     }

@@ -13,6 +13,7 @@ use crate::journal::Reach;
 use crate::message::benefactor::{BenefactorLoad, FailedCopy};
 use crate::message::handshake::MemberId;
 use crate::receipt::Receipt;
+use crate::signed::Signed;
 use crate::tier::Durability;
 
 /// A request to the manager.
@@ -576,7 +577,7 @@ pub enum ManagerRequest {
         now: bool,
         /// How far its journal would go if its host lost its power now, whether it wants a new base or not.
         #[n(5)]
-        durable: Option<Moment>,
+        durable: Option<Signed<Moment>>,
     },
     /// Gives up a registered backup: what it alone names is collected. Answered by `Done`.
     #[n(66)]
