@@ -271,7 +271,9 @@ mod tests {
         let mut store = EmbeddedStore::create(&own.join(crate::STORE_FILE)).unwrap();
         (0..12).for_each(|number| store.commit(&batch(number)).unwrap());
         let (expected, mut backups) = (all(&store), Backups::default());
-        let ManagerReply::Backup { id, moment } = backups.begin(&store, 7, Some(12), 0).unwrap().0 else { panic!() };
+        let ManagerReply::Backup { id, moment } = backups.begin(&store, 7, Some(12), 0).unwrap().0 else {
+            panic!()
+        };
         assert_eq!(moment, Moment { start: 7, commit: 12 });
         let (mut new, mut part) = (NewStore::begin(&other).unwrap(), 0);
         loop {

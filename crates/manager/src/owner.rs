@@ -307,7 +307,8 @@ impl Keeper {
         for (answer, registered) in std::mem::take(&mut self.beginning) {
             let store = self.store.as_deref().ok_or_else(|| refusal.cloned().unwrap_or_else(stopping));
             let now_ms = self.clock.at();
-            let begun = store.and_then(|store| self.backups.begin(store, self.core.start(), registered, now_ms));
+            let begun =
+                store.and_then(|store| self.backups.begin(store, self.core.start(), registered, now_ms));
             let left = match &begun {
                 Ok((_, left)) => *left,
                 Err(_) => registered,
@@ -367,9 +368,7 @@ impl Keeper {
     fn apply(&mut self, job: Job) {
         let now = self.now();
         match job {
-            Job::Request(request, _, answer)
-                if let ManagerRequest::BeginBackup { keep_ms } = *request =>
-            {
+            Job::Request(request, _, answer) if let ManagerRequest::BeginBackup { keep_ms } = *request => {
                 self.begin_backup(answer, keep_ms);
             }
             Job::Request(request, asker, answer) => {

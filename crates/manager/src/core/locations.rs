@@ -273,9 +273,8 @@ impl Locations {
         now_ms: u64,
     ) {
         let slot = self.enter(&stored.block.chunk, now_ms);
-        let is_it = |holder: &Holder| {
-            holder.benefactor == from && holder.block(stored.block.chunk) == stored.block
-        };
+        let is_it =
+            |holder: &Holder| holder.benefactor == from && holder.block(stored.block.chunk) == stored.block;
         let is_unknown = age == BlockAge::Unknown && !self.at(slot).holders.iter().any(is_it);
         let BlockId { encoding, index, .. } = stored.block;
         let before = self.sizes(slot);

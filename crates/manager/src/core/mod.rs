@@ -780,7 +780,8 @@ impl Core {
         let ended = self.copies.give_up_late(now.ms);
         self.copies_ended(&ended);
         self.settle_references();
-        self.pool_changed |= !is_set_back && self.lifetimes.must_save_time(self.namespace.lived_ms, !self.backups.is_empty());
+        self.pool_changed |=
+            !is_set_back && self.lifetimes.must_save_time(self.namespace.lived_ms, !self.backups.is_empty());
     }
 
     /// Ends what sessions of before the start left, once their clients had a lease to come back.

@@ -168,7 +168,13 @@ mod tests {
         let at = core.registry.add_for_test();
         for number in 0..10_u8 {
             let block = BlockId::plain(ChunkId([number; 32]));
-            core.locations.confirm(&StoredBlock { block, plain_length: 10, stored_length: 10 }, at, 0, BlockAge::New, 0);
+            core.locations.confirm(
+                &StoredBlock { block, plain_length: 10, stored_length: 10 },
+                at,
+                0,
+                BlockAge::New,
+                0,
+            );
         }
         let mut ends = 0;
         for _ in 0..60 {

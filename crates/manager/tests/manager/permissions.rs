@@ -315,7 +315,13 @@ fn all_requests_are_in_the_tables() {
     let others: BTreeSet<u8> = (51..=57).chain(60..=66).collect();
     assert_eq!(tried.union(&others).copied().collect::<BTreeSet<_>>(), known);
     assert!(tried.is_disjoint(&others));
-    for request in [Q::Collect { dry_run: true }, Q::Members, Q::AcceptOlderStore, Q::BeginBackup { keep_ms: 1 }, Q::ReleaseBackup { commit: 1 }] {
+    for request in [
+        Q::Collect { dry_run: true },
+        Q::Members,
+        Q::AcceptOlderStore,
+        Q::BeginBackup { keep_ms: 1 },
+        Q::ReleaseBackup { commit: 1 },
+    ] {
         assert!(!request.may_be_asked_by(Role::Client));
     }
 }

@@ -154,8 +154,14 @@ impl World {
         self.note(format!("the manager's store is copied, and the copy registered: {registers}"));
         let registered = self.registered.clone().filter(|_| registers);
         let (store, start, sequence) = (self.disk.copy(), self.starts, self.disk.sequence());
-        self.backup =
-            Some(Backup { store, start, sequence, files: self.files.clone(), redundancy: self.redundancy, registered });
+        self.backup = Some(Backup {
+            store,
+            start,
+            sequence,
+            files: self.files.clone(),
+            redundancy: self.redundancy,
+            registered,
+        });
     }
 
     /// A backup is made, or one that is registered given up.
@@ -272,7 +278,8 @@ impl World {
             Plant::SweepIgnoresBackups => {
                 let (named, listed) = (self.named(), self.registered.as_ref().map(|one| one.listed.clone()));
                 let goes = |number: &Number| listed.as_ref().is_some_and(|listed| listed.contains(number));
-                let stays = self.holders().into_keys().filter(|number| named.contains(number) || !goes(number));
+                let stays =
+                    self.holders().into_keys().filter(|number| named.contains(number) || !goes(number));
                 self.delete_all_but(&stays.collect());
             }
             Plant::EncodingsAddUp | Plant::FragmentsCountAsCopies => self.trim_too_much(),
