@@ -333,6 +333,8 @@ fn requests_of_sessions() -> Vec<ManagerRequest> {
     let (ino, session, client, benefactor) = (Ino(7), SESSION, CLIENT, BENEFACTOR);
     vec![
         Q::Versions(ino),
+        Q::MayOpen { ino, writes: true },
+        Q::MayChange(Change::Finish { ino }),
         Q::OpenVersion { ino, version: Some(2) },
         Q::OpenVersion { ino, version: None },
         Q::ChunksOf { ino, version: 2, after: Some(chunk(0xc1)) },

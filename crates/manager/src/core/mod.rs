@@ -433,6 +433,9 @@ impl Core {
         Ok(match request {
             Q::Lookup { parent, name } => ManagerReply::Entry(namespace.lookup(parent, &name)?),
             Q::GetAttr(ino) => ManagerReply::Entry(namespace.attr(ino)?),
+            // What the user needs was looked at before.
+            Q::MayOpen { ino, .. } => ManagerReply::Entry(namespace.attr(ino)?),
+            Q::MayChange(_) => ManagerReply::Done,
             Q::Resolve { path } => ManagerReply::Entry(namespace.resolve(&path)?),
             Q::ReadDir { ino, after, limit } => {
                 ManagerReply::Entries(namespace.read_dir(ino, after.as_deref(), limit)?)

@@ -174,6 +174,18 @@ const TABLE: &[(&str, Asking, [&str; 3])] = &[
         |t| Q::ChunksOf { ino: t.file, version: 1, after: None },
         ["oga", "ogta", "ota"],
     ),
+    ("may read", |t| Q::MayOpen { ino: t.file, writes: false }, ["oga", "ogta", "ota"]),
+    ("may write", |t| Q::MayOpen { ino: t.file, writes: true }, ["oa", "ogta", "oa"]),
+    (
+        "may rename",
+        |t| {
+            let Q::Change { change, .. } = renamed(t, "run.N0.T1", t.inbox, Existing::Replace) else {
+                unreachable!("a rename is a change")
+            };
+            Q::MayChange(change)
+        },
+        ["oa", "ogta", "oa"],
+    ),
     ("what is similar", |t| Q::Similar(t.file), ["oa", "ogta", "oa"]),
     (
         "write",

@@ -115,6 +115,21 @@ pub enum ManagerRequest {
     #[n(24)]
     Similar(#[n(0)] Ino),
 
+    /// Whether the user may open a file to read it, or to read and write it: for who has it open already, for another user. Changes
+    /// nothing. Answered by `Entry`.
+    #[n(27)]
+    MayOpen {
+        /// The file.
+        #[n(0)]
+        ino: Ino,
+        /// Whether to write it, too.
+        #[n(1)]
+        writes: bool,
+    },
+    /// Whether the user may make a change, before something else is done for it. Changes nothing. Answered by `Done`.
+    #[n(28)]
+    MayChange(#[n(0)] Change),
+
     // --- sessions
     /// Opens a session on a file, or opens it again after a restart of the manager. Answered by `Session`.
     #[n(30)]
