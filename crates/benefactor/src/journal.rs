@@ -21,9 +21,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use stdchk_model::BenefactorId;
 use stdchk_model::journal::{self, Journal, Piece, Reach};
 use stdchk_model::message::manager::Moment;
+use stdchk_model::{BenefactorId, Signed};
 use tokio::sync::watch;
 
 /// The file in the benefactor's directory.
@@ -64,7 +64,7 @@ struct Pieces {
     /// When the first commit was written that isn't durable.
     unsynced: Option<Instant>,
     /// How far the journal goes if the host loses its power now.
-    durable: Option<Moment>,
+    durable: Option<Signed<Moment>>,
     /// The disk has refused to make something durable: what is written since may be lost, whatever it says later.
     is_doubted: bool,
 }
@@ -123,7 +123,7 @@ impl Kept {
     }
 
     /// How far it goes if the host loses its power now.
-    pub fn durable(&self) -> Option<Moment> {
+    pub fn durable(&self) -> Option<Signed<Moment>> {
         self.state.lock().whole.durable
     }
 
@@ -302,8 +302,8 @@ impl Pieces {
 mod tests {
     use super::*;
 
-    fn at(commit: u64) -> Moment {
-        Moment { start: 1, commit }
+    fn at(commit: u64) -> Signed<Moment> {
+        Signed::not_yet(Moment { start: 1, commit })
     }
 
     fn base(commit: u64, part: u32, last: bool) -> Piece {

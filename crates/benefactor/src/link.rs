@@ -352,7 +352,7 @@ impl Link {
             // What is here is served all the same, from a disk that takes no writes.
             tracing::error!(%error, "the manager's term can't be written down: its orders are not obeyed");
         }
-        let noted = noted.is_ok();
+        let (noted, term) = (noted.is_ok(), term.what);
         self.benefactor.permits().begin(permits);
         self.benefactor.memory().registered(moment);
         self.benefactor.kept().is_of(id);

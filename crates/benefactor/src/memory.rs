@@ -14,9 +14,11 @@
 //! | 8 | 8 | 1 if a moment follows, 0 if none was told yet |
 //! | 16 | 8 | start of the manager |
 //! | 24 | 8 | commit |
-//! | 32 | 8 | number of the greatest term; 0: none |
-//! | 40 | 8 | its start |
-//! | 48 | 8 | first 8 bytes of the BLAKE3-256 of the 48 bytes above |
+//! | 32 | 32 | the manager's signature of it |
+//! | 64 | 8 | number of the greatest term; 0: none |
+//! | 72 | 8 | its start |
+//! | 80 | 32 | the manager's signature of it |
+//! | 112 | 8 | first 8 bytes of the BLAKE3-256 of the 112 bytes above |
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -25,6 +27,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use stdchk_model::Signed;
 use stdchk_model::message::manager::{Moment, Term};
 use tokio::time::Instant;
 
@@ -34,16 +37,16 @@ pub const HISTORY_FILE: &str = "history";
 const SECTOR: u64 = 512;
 /// The bytes of both sectors, before anything is remembered.
 const EMPTY: [u8; 1024] = [0; 1024];
-const CHECKED_BYTES: usize = 48;
-const COPY_BYTES: usize = 56;
+const CHECKED_BYTES: usize = 112;
+const COPY_BYTES: usize = 120;
 /// Moments of one start are written this often at most: each costs a disk a flush.
 const WRITE_EVERY: Duration = Duration::from_secs(2);
 
 /// What a copy holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Kept {
-    moment: Option<Moment>,
-    term: Option<Term>,
+    moment: Option<Signed<Moment>>,
+    term: Option<Signed<Term>>,
 }
 
 /// The benefactor's memory.
@@ -60,7 +63,7 @@ struct State {
     /// On the disk.
     kept: Kept,
     /// By the manager at the registration.
-    told: Option<Moment>,
+    told: Option<Signed<Moment>>,
     /// When writing was tried last.
     tried: Option<Instant>,
 }
@@ -90,27 +93,27 @@ impl Memory {
     }
 
     /// The moment that is on the disk.
-    pub fn remembered(&self) -> Option<Moment> {
+    pub fn remembered(&self) -> Option<Signed<Moment>> {
         self.state.lock().kept.moment
     }
 
     /// The greatest term under which the benefactor has registered.
-    pub fn term(&self) -> Option<Term> {
+    pub fn term(&self) -> Option<Signed<Term>> {
         self.state.lock().kept.term
     }
 
     /// Whether a manager of this term may order anything: no greater one is known.
     pub fn obeys(&self, term: Term) -> bool {
-        self.state.lock().kept.term <= Some(term)
+        self.state.lock().kept.term.map(|known| known.what) <= Some(term)
     }
 
     /// A manager of this term has registered the benefactor. To be called before the manager is told what is here.
     ///
     /// # Errors
     /// The disk refuses; then no order of this manager may be obeyed.
-    pub fn led_by(&self, term: Term) -> io::Result<()> {
+    pub fn led_by(&self, term: Signed<Term>) -> io::Result<()> {
         let mut state = self.state.lock();
-        match state.kept.term < Some(term) {
+        match state.kept.term.map(|known| known.what) < Some(term.what) {
             true => {
                 let kept = Kept { term: Some(term), ..state.kept };
                 self.write(&mut state, kept)
@@ -120,7 +123,7 @@ impl Memory {
     }
 
     /// A manager has registered the benefactor; absent: what is remembered stays whatever is acknowledged.
-    pub fn registered(&self, moment: Option<Moment>) {
+    pub fn registered(&self, moment: Option<Signed<Moment>>) {
         self.state.lock().told = moment;
     }
 
@@ -149,7 +152,7 @@ impl Memory {
     ///
     /// # Errors
     /// The disk refuses; the next order tries again.
-    pub fn remember(&self, moment: Moment) -> io::Result<()> {
+    pub fn remember(&self, moment: Signed<Moment>) -> io::Result<()> {
         let mut state = self.state.lock();
         state.told = Some(moment);
         let early = state.tried.is_some_and(|tried| tried.elapsed() < WRITE_EVERY);
@@ -193,10 +196,14 @@ fn read(path: &Path) -> io::Result<Option<(u64, Kept)>> {
 
 fn encode(count: u64, kept: Kept) -> Vec<u8> {
     let has_moment = u64::from(kept.moment.is_some());
-    let moment = kept.moment.unwrap_or(Moment { start: 0, commit: 0 });
-    let term = kept.term.unwrap_or(Term { number: 0, start: 0 });
-    let fields = [count, has_moment, moment.start, moment.commit, term.number, term.start];
-    let mut bytes: Vec<u8> = fields.into_iter().flat_map(u64::to_le_bytes).collect();
+    let moment = kept.moment.unwrap_or(Signed::not_yet(Moment { start: 0, commit: 0 }));
+    let term = kept.term.unwrap_or(Signed::not_yet(Term { number: 0, start: 0 }));
+    let [count, has_moment, start, commit, number, led_by] =
+        [count, has_moment, moment.start, moment.commit, term.number, term.start].map(u64::to_le_bytes);
+    let mut bytes = [count, has_moment, start, commit].concat();
+    bytes.extend(moment.proof);
+    bytes.extend([number, led_by].concat());
+    bytes.extend(term.proof);
     bytes.extend(blake3::hash(&bytes).as_bytes().iter().take(COPY_BYTES - CHECKED_BYTES));
     bytes
 }
@@ -204,20 +211,32 @@ fn encode(count: u64, kept: Kept) -> Vec<u8> {
 fn decode(bytes: &[u8; COPY_BYTES]) -> Option<(u64, Kept)> {
     let (checked, check) = bytes.split_at(CHECKED_BYTES);
     let is_intact = blake3::hash(checked).as_bytes().starts_with(check);
-    let (fields, []) = checked.as_chunks() else { return None };
-    let fields: &[[u8; 8]; 6] = fields.try_into().ok()?;
-    let [count, has_moment, start, commit, number, led_by] = fields.map(u64::from_le_bytes);
-    let moment = (has_moment == 1).then_some(Moment { start, commit });
-    let term = (number > 0).then_some(Term { number, start: led_by });
-    is_intact.then_some((count, Kept { moment, term }))
+    let rest = &mut &*checked;
+    let (count, has_moment) = (number(rest)?, number(rest)?);
+    let moment = Moment { start: number(rest)?, commit: number(rest)? };
+    let moment = Signed { what: moment, proof: take(rest)? };
+    let term = Term { number: number(rest)?, start: number(rest)? };
+    let term = Signed { what: term, proof: take(rest)? };
+    let kept = Kept { moment: (has_moment == 1).then_some(moment), term: (term.number > 0).then_some(term) };
+    is_intact.then_some((count, kept))
+}
+
+fn number(rest: &mut &[u8]) -> Option<u64> {
+    take(rest).map(u64::from_le_bytes)
+}
+
+fn take<const BYTES: usize>(rest: &mut &[u8]) -> Option<[u8; BYTES]> {
+    let (front, behind) = rest.split_first_chunk()?;
+    *rest = behind;
+    Some(*front)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn moment(start: u64, commit: u64) -> Option<Moment> {
-        Some(Moment { start, commit })
+    fn moment(start: u64, commit: u64) -> Option<Signed<Moment>> {
+        Some(Signed { what: Moment { start, commit }, proof: [9; 32] })
     }
 
     #[test]
@@ -243,7 +262,7 @@ mod tests {
         let memory = Memory::open(directory.path());
         for commit in 1..=5 {
             memory.state.lock().tried = None;
-            memory.remember(Moment { start: 7, commit }).unwrap();
+            memory.remember(moment(7, commit).unwrap()).unwrap();
         }
         assert_eq!(Memory::open(directory.path()).remembered(), moment(7, 5));
         let file = OpenOptions::new().write(true).open(directory.path().join(HISTORY_FILE)).unwrap();
@@ -255,18 +274,18 @@ mod tests {
 
     #[test]
     fn the_greatest_term_is_known_from_then_on_and_no_lesser_one_is_obeyed() {
-        let term = |number, start| Term { number, start };
+        let term = |number, start| Signed { what: Term { number, start }, proof: [8; 32] };
         let directory = tempfile::tempdir().unwrap();
         let memory = Memory::open(directory.path());
-        assert!(memory.obeys(term(1, 0)), "it knows none");
-        memory.remember(Moment { start: 7, commit: 1 }).unwrap();
+        assert!(memory.obeys(*term(1, 0)), "it knows none");
+        memory.remember(moment(7, 1).unwrap()).unwrap();
         memory.led_by(term(3, 7)).unwrap();
         memory.led_by(term(2, 9)).unwrap();
         for memory in [memory, Memory::open(directory.path())] {
             assert_eq!((memory.term(), memory.remembered()), (Some(term(3, 7)), moment(7, 1)));
-            assert!(memory.obeys(term(3, 7)) && memory.obeys(term(4, 1)));
+            assert!(memory.obeys(*term(3, 7)) && memory.obeys(*term(4, 1)));
             assert!(
-                !memory.obeys(term(2, 9)) && !memory.obeys(term(3, 6)),
+                !memory.obeys(*term(2, 9)) && !memory.obeys(*term(3, 6)),
                 "nor another one of the same number"
             );
         }
@@ -276,8 +295,8 @@ mod tests {
     fn orders_that_follow_each_other_closely_cost_one_write() {
         let directory = tempfile::tempdir().unwrap();
         let memory = Memory::open(directory.path());
-        memory.remember(Moment { start: 7, commit: 1 }).unwrap();
-        memory.remember(Moment { start: 7, commit: 2 }).unwrap();
+        memory.remember(moment(7, 1).unwrap()).unwrap();
+        memory.remember(moment(7, 2).unwrap()).unwrap();
         assert_eq!(memory.remembered(), moment(7, 1));
     }
 }

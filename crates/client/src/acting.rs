@@ -19,6 +19,6 @@ pub fn acting_for<F: Future>(user: Option<User>, work: F) -> impl Future<Output 
 }
 
 /// The user for whom the present task works.
-pub(crate) fn user() -> Option<User> {
+pub fn user() -> Option<User> {
     USER.try_with(Option::clone).ok().flatten()
 }

@@ -50,7 +50,7 @@ mod stored;
 pub mod time;
 mod writer;
 
-pub use acting::acting_for;
+pub use acting::{acting_for, user as acting_user};
 pub use aggregation::{AggregationError, PackedSet};
 pub use holes::Sought;
 pub use keyring::KeyRing;

@@ -243,6 +243,25 @@ impl Pool {
         entry(self.ask(ManagerRequest::GetAttr(ino)).await?)
     }
 
+    /// Whether the user for whom the present task works may open a file, to read it or to read and write it; and what is known of it.
+    ///
+    /// # Errors
+    /// `Denied`: it may not.
+    pub async fn may_open(&self, ino: Ino, writes: bool) -> Result<Attr, Failure> {
+        entry(self.ask(ManagerRequest::MayOpen { ino, writes }).await?)
+    }
+
+    /// Whether the user for whom the present task works may make a change, which is not made.
+    ///
+    /// # Errors
+    /// `Denied` or `NotOwner`: it may not.
+    pub async fn may_change(&self, change: Change) -> Result<(), Failure> {
+        match self.ask(ManagerRequest::MayChange(change)).await? {
+            ManagerReply::Done => Ok(()),
+            _ => Err(crate::unexpected("MayChange")),
+        }
+    }
+
     /// The inode at a path from the root, names joined by `/`.
     pub async fn resolve(&self, path: &str) -> Result<Attr, Failure> {
         entry(self.ask(ManagerRequest::Resolve { path: path.to_owned() }).await?)

@@ -15,8 +15,8 @@ use stdchk_model::message::manager::{
     BenefactorSecret, Change, FileKind, ManagerReply, ManagerRequest, Registration, StoredBlock, VersionState,
 };
 use stdchk_model::{
-    BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, Incarnation, Ino, MapRoot, OpId, PoolId, Receipt,
-    ReceiptKey, SessionId, Tier,
+    BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, Incarnation, Ino, MapRoot, MomentKey, OpId, PoolId,
+    Receipt, ReceiptKey, SessionId, Tier,
 };
 
 const KEY: ReceiptKey = ReceiptKey([1; 32]);
@@ -35,7 +35,15 @@ struct Pool {
 
 fn setting() -> Setting {
     let timing = Timing { garbage_age_ms: 0, ..Timing::default() };
-    Setting { new_pool: PoolId([7; 16]), owner: (0, 0), pid: 1, start: 1, timing, steps: 1024 }
+    Setting {
+        new_pool: PoolId([7; 16]),
+        new_key: MomentKey([7; 32]),
+        owner: (0, 0),
+        pid: 1,
+        start: 1,
+        timing,
+        steps: 1024,
+    }
 }
 
 fn chunk(number: u64) -> ChunkId {

@@ -12,7 +12,7 @@
 use std::path::Path;
 
 use stdchk_model::message::manager::{ManagerReply, Moment};
-use stdchk_model::{ErrorCode, Failure, PoolId, cbor};
+use stdchk_model::{ErrorCode, Failure, MomentKey, PoolId, cbor};
 
 use crate::core::{Core, Counts, Now, Setting, Timing};
 use crate::record::{GIVEN_UP_INOS, POOL_KEY, PoolRecord, decode};
@@ -217,7 +217,15 @@ pub fn check(directory: &Path, pool: PoolId) -> Result<Counts, StoreError> {
     let path = directory.join(crate::STORE_FILE);
     let store = EmbeddedStore::open(&path)?;
     let (timing, steps) = (Timing::default(), 1);
-    let setting = Setting { new_pool: pool, owner: (0, 0), pid: 0, start: 0, timing, steps };
+    let setting = Setting {
+        new_pool: pool,
+        new_key: MomentKey([0; 32]),
+        owner: (0, 0),
+        pid: 0,
+        start: 0,
+        timing,
+        steps,
+    };
     let core = Core::load(&store, setting, Now::default())?;
     if core.pool() != pool {
         return Err(StoreError::damaged(&path, format!("it is that of pool {}, not of {pool}", core.pool())));
@@ -271,7 +279,9 @@ mod tests {
         let mut store = EmbeddedStore::create(&own.join(crate::STORE_FILE)).unwrap();
         (0..12).for_each(|number| store.commit(&batch(number)).unwrap());
         let (expected, mut backups) = (all(&store), Backups::default());
-        let ManagerReply::Backup { id, moment } = backups.begin(&store, 7, Some(12), 0).unwrap().0 else { panic!() };
+        let ManagerReply::Backup { id, moment } = backups.begin(&store, 7, Some(12), 0).unwrap().0 else {
+            panic!()
+        };
         assert_eq!(moment, Moment { start: 7, commit: 12 });
         let (mut new, mut part) = (NewStore::begin(&other).unwrap(), 0);
         loop {
@@ -299,7 +309,15 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let record = |ino_ceiling| {
             let (layout, pool) = (crate::record::LAYOUT, PoolId([7; 16]));
-            PoolRecord { layout, pool, ino_ceiling, next_benefactor: 3, lived_ms: 4, term: 5 }
+            PoolRecord {
+                layout,
+                pool,
+                ino_ceiling,
+                next_benefactor: 3,
+                lived_ms: 4,
+                term: 5,
+                key: MomentKey([6; 32]),
+            }
         };
         let mut new = NewStore::begin(directory.path()).unwrap();
         for ino_ceiling in [1_000, 5_096] {

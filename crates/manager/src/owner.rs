@@ -19,7 +19,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use parking_lot::Mutex;
 use stdchk_model::journal::Reach;
 use stdchk_model::message::manager::{Change, ManagerReply, ManagerRequest, Moment, TimeNs};
-use stdchk_model::{BenefactorId, ErrorCode, Failure};
+use stdchk_model::{BenefactorId, ErrorCode, Failure, Signed};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 
@@ -307,7 +307,8 @@ impl Keeper {
         for (answer, registered) in std::mem::take(&mut self.beginning) {
             let store = self.store.as_deref().ok_or_else(|| refusal.cloned().unwrap_or_else(stopping));
             let now_ms = self.clock.at();
-            let begun = store.and_then(|store| self.backups.begin(store, self.core.start(), registered, now_ms));
+            let begun =
+                store.and_then(|store| self.backups.begin(store, self.core.start(), registered, now_ms));
             let left = match &begun {
                 Ok((_, left)) => *left,
                 Err(_) => registered,
@@ -367,9 +368,7 @@ impl Keeper {
     fn apply(&mut self, job: Job) {
         let now = self.now();
         match job {
-            Job::Request(request, _, answer)
-                if let ManagerRequest::BeginBackup { keep_ms } = *request =>
-            {
+            Job::Request(request, _, answer) if let ManagerRequest::BeginBackup { keep_ms } = *request => {
                 self.begin_backup(answer, keep_ms);
             }
             Job::Request(request, asker, answer) => {
@@ -456,12 +455,14 @@ impl Keeper {
     fn follow(
         &mut self,
         (id, registration): (BenefactorId, u64),
-        (has, durable): (Option<Reach>, Option<Moment>),
+        (has, durable): (Option<Reach>, Option<Signed<Moment>>),
         part: u32,
         now: Now,
     ) -> Result<ManagerReply, Failure> {
         let may_follow = self.core.may_follow(id, registration, has.map(|has| has.moment))?;
+        let has = has.filter(|has| self.core.key().believe(has.moment, id).is_some());
         // A future that was given up is no state of this store, and neither is one that nobody has made.
+        let durable = durable.and_then(|moment| self.core.key().believe(moment, id));
         let durable = durable.filter(|moment| self.core.went_through(*moment));
         self.journal.is_durable(id, durable.map(|moment| moment.commit));
         self.hear_keepers();
@@ -575,7 +576,7 @@ fn refusal(error: &StoreError) -> Failure {
 #[cfg(test)]
 mod tests {
     use stdchk_model::message::manager::{FileKind, VersionState};
-    use stdchk_model::{ChunkMap, ClientId, Ino, MapRoot, OpId, PoolId, SessionId};
+    use stdchk_model::{ChunkMap, ClientId, Ino, MapRoot, MomentKey, OpId, PoolId, SessionId};
 
     use super::*;
     use crate::core::{Setting, Timing};
@@ -693,6 +694,7 @@ mod tests {
     fn new_on(store: Box<dyn Store>) -> Owner {
         let setting = Setting {
             new_pool: PoolId([7; 16]),
+            new_key: MomentKey([7; 32]),
             owner: (0, 0),
             pid: 1,
             start: 1,
@@ -700,7 +702,7 @@ mod tests {
             steps: 64,
         };
         let before = Moment { start: 0, commit: store.sequence() };
-        let journal = Journal::new(Sealer::new(setting.new_pool, None), before);
+        let journal = Journal::new(Sealer::new(setting.new_pool, None), setting.new_key, before);
         Owner::new(Core::load(&Refusing, setting, Now::default()).unwrap(), store, journal)
     }
 

@@ -10,7 +10,7 @@ use stdchk_model::lifetime::Done;
 use stdchk_model::message::handshake::MemberId;
 use stdchk_model::message::manager::{Attr, BenefactorSecret, FileKind, TimeNs, VersionState};
 use stdchk_model::sets::Taught;
-use stdchk_model::{BenefactorId, Ino, KeyId, MapRoot, OpId, PoolId, SessionId, Tier, cbor};
+use stdchk_model::{BenefactorId, Ino, KeyId, MapRoot, MomentKey, OpId, PoolId, SessionId, Tier, cbor};
 
 use crate::store::StoreError;
 
@@ -45,6 +45,9 @@ pub struct PoolRecord {
     /// Number of the greatest term that a manager has had; see `Term`.
     #[n(5)]
     pub term: u64,
+    /// What the manager signs with that benefactors keep for it.
+    #[n(6)]
+    pub key: MomentKey,
 }
 
 /// An inode; its names, versions and policy are records of their own.
@@ -353,8 +356,15 @@ mod tests {
             next_benefactor: 3,
             lived_ms: 4,
             term: 6,
+            key: MomentKey([7; 32]),
         };
-        assert_eq!(hex(&cbor::encode(&pool)), "86035001010101010101010101010101010101191002030406");
+        assert_eq!(
+            hex(&cbor::encode(&pool)),
+            format!(
+                "87035001010101010101010101010101010101191002030406{}",
+                format!("5820{}", "07".repeat(32))
+            )
+        );
         let version = VersionRecord {
             layout: 3,
             size: 5,

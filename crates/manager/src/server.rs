@@ -20,7 +20,7 @@ use stdchk_model::message::benefactor::Command;
 use stdchk_model::message::handshake::{Join, Joined, MemberId, Role};
 use stdchk_model::message::manager::{ManagerInfo, ManagerReply, ManagerRequest, MemberInfo, Moment};
 use stdchk_model::user::{GROUPS_MAX, ROOT};
-use stdchk_model::{BenefactorId, ErrorCode, Failure, Maker, PoolId, User};
+use stdchk_model::{BenefactorId, ErrorCode, Failure, Maker, MomentKey, PoolId, User};
 use stdchk_net::server::Host;
 use stdchk_net::transport::socket_of;
 use stdchk_net::{
@@ -259,7 +259,7 @@ impl Manager {
             None => None,
         };
         let addresses = listener.addresses().map_err(|error| refuse(&config.listen.join(", "), error))?;
-        let mut journal = Journal::new(Sealer::new(pool, authority.as_deref()), before);
+        let mut journal = Journal::new(Sealer::new(pool, authority.as_deref()), core.key(), before);
         journal.committed(Moment { start: core.start(), commit: store.sequence() }, &begun);
         let owner = Owner::new(core, store, journal);
         let host = Host::new(Role::Manager, pool, keys.map(Arc::new));
@@ -350,8 +350,11 @@ fn setting(config: &Config) -> Result<Setting, ManagerError> {
     getrandom::fill(&mut pool).map_err(ManagerError::Random)?;
     let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let start = getrandom::u64().map_err(ManagerError::Random)?;
-    let (new_pool, pid, timing) = (PoolId(pool), std::process::id(), config.timing);
-    Ok(Setting { new_pool, owner, pid, start, timing, steps: STEPS })
+    let mut key = [0; 32];
+    getrandom::fill(&mut key).map_err(ManagerError::Random)?;
+    let (new_pool, new_key) = (PoolId(pool), MomentKey(key));
+    let (pid, timing) = (std::process::id(), config.timing);
+    Ok(Setting { new_pool, new_key, owner, pid, start, timing, steps: STEPS })
 }
 
 async fn listen(addresses: &[String]) -> Result<Listener, ManagerError> {
@@ -466,7 +469,7 @@ impl Service for ManagerService {
             }
             request @ ManagerRequest::BeginInventory { id, .. } => {
                 let reply = self.owner.ask(|answer| Job::Request(Box::new(request), asker, answer)).await?;
-                self.turns.take(id).await?;
+                self.turns.take(id, caller.member).await?;
                 Ok(reply)
             }
             request @ ManagerRequest::Inventory { id, last, .. } => {

@@ -15,7 +15,9 @@ use std::io::{self, Read};
 use minicbor::{Decode, Encode};
 
 use crate::cbor;
+use crate::id::BenefactorId;
 use crate::message::manager::Moment;
+use crate::signed::{MomentKey, Signed};
 
 /// Bytes of a frame before the piece: its length and its check.
 const HEAD_BYTES: usize = 12;
@@ -28,9 +30,9 @@ pub enum Piece {
     /// A part of the base.
     #[n(0)]
     Base {
-        /// The moment that it shows.
+        /// The moment that it shows, signed for who keeps it.
         #[n(0)]
-        moment: Moment,
+        moment: Signed<Moment>,
         /// Which key it is sealed with.
         #[n(1)]
         key: u64,
@@ -47,9 +49,9 @@ pub enum Piece {
     /// The commit that follows.
     #[n(1)]
     Commit {
-        /// The moment after it.
+        /// The moment after it, signed for who keeps it.
         #[n(0)]
-        moment: Moment,
+        moment: Signed<Moment>,
         /// The start of the manager that made the commit before.
         #[n(1)]
         before: u64,
@@ -66,14 +68,22 @@ impl Piece {
             Self::Base { sealed, .. } | Self::Commit { sealed, .. } => sealed,
         }
     }
+
+    /// The same piece, signed for the benefactor that is to keep it.
+    #[must_use]
+    pub fn signed(mut self, key: &MomentKey, to: BenefactorId) -> Self {
+        let (Self::Base { moment, .. } | Self::Commit { moment, .. }) = &mut self;
+        *moment = key.sign(moment.what, to);
+        self
+    }
 }
 
 /// How far a journal goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
 pub struct Reach {
-    /// The moment after its last commit.
+    /// The moment after its last commit, as the manager has signed it.
     #[n(0)]
-    pub moment: Moment,
+    pub moment: Signed<Moment>,
     /// Which key it is sealed with.
     #[n(1)]
     pub key: u64,
@@ -129,7 +139,7 @@ impl Journal {
                 let goes_on = moments.len() > 1 && moment.start == reach.moment.start;
                 let mut moments = std::mem::take(moments);
                 moments.truncate(moments.len() - usize::from(goes_on));
-                moments.push(*moment);
+                moments.push(moment.what);
                 Self::Whole { moments, reach: Reach { moment: *moment, ..*reach } }
             }
             _ => return Err(OutOfOrder),
@@ -139,7 +149,7 @@ impl Journal {
 
     fn taken(reach: Reach, part: u32, last: bool) -> Self {
         match last {
-            true => Self::Whole { moments: vec![reach.moment], reach },
+            true => Self::Whole { moments: vec![reach.moment.what], reach },
             false => Self::Taking { reach, next: part.saturating_add(1) },
         }
     }
@@ -227,11 +237,11 @@ mod tests {
     }
 
     fn base(moment: Moment, part: u32, last: bool) -> Piece {
-        Piece::Base { moment, key: 9, part, last, sealed: vec![1] }
+        Piece::Base { moment: Signed::not_yet(moment), key: 9, part, last, sealed: vec![1] }
     }
 
     fn commit(moment: Moment, before: u64) -> Piece {
-        Piece::Commit { moment, before, sealed: vec![2] }
+        Piece::Commit { moment: Signed::not_yet(moment), before, sealed: vec![2] }
     }
 
     fn of(pieces: &[Piece]) -> Result<Journal, OutOfOrder> {
@@ -245,7 +255,7 @@ mod tests {
         let whole =
             [&begun[..], &[commit(at(1, 11), 1), commit(at(1, 12), 1), commit(at(2, 13), 1)]].concat();
         let journal = of(&whole).unwrap();
-        assert_eq!(journal.reach(), Some(Reach { moment: at(2, 13), key: 9 }));
+        assert_eq!(journal.reach(), Some(Reach { moment: Signed::not_yet(at(2, 13)), key: 9 }));
         let has = [at(1, 10), at(1, 11), at(1, 12), at(2, 13)];
         assert!(has.iter().all(|moment| journal.has(*moment)));
         let lacks = [at(1, 9), at(1, 13), at(2, 12), at(2, 10), at(2, 14), at(3, 11)];
@@ -269,7 +279,7 @@ mod tests {
             assert_eq!(of(&pieces), Err(OutOfOrder), "{pieces:?}");
         }
         let anew = [base(at(1, 10), 0, false), base(at(1, 12), 0, true)];
-        assert_eq!(of(&anew).unwrap().reach().unwrap().moment, at(1, 12));
+        assert_eq!(of(&anew).unwrap().reach().unwrap().moment.what, at(1, 12));
     }
 
     #[test]

@@ -13,7 +13,7 @@ pub const CERTIFIED_GROUPS_MAX: usize = 16;
 pub const ROOT: u32 = 0;
 
 /// A user with all of its groups.
-#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Encode, Decode)]
 pub struct User {
     /// Its number.
     #[n(0)]

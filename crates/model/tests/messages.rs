@@ -26,7 +26,7 @@ use stdchk_model::message::manager::{
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, Code, Durability, Encoding, EncodingId, ErrorCode,
     Failure, Incarnation, Ino, KeyId, MachineId, MapRoot, OpId, Permit, PermitKey, Policy, PoolId, Receipt,
-    ReceiptKey, SessionId, Tier, User, cbor,
+    ReceiptKey, SessionId, Signed, Tier, User, cbor,
 };
 
 const VECTORS: &str = include_str!("../../../docs/protocol-vectors.txt");
@@ -34,6 +34,11 @@ const SESSION: SessionId = SessionId([3; 16]);
 const CLIENT: ClientId = ClientId([4; 16]);
 const BENEFACTOR: BenefactorId = BenefactorId(5);
 const TERM: Term = Term { number: 12, start: 0x2_0000_0007 };
+/// As the manager signs it.
+fn signed<T>(what: T) -> Signed<T> {
+    Signed { what, proof: [4; 32] }
+}
+
 const MOMENT: Moment = Moment { start: 0x2_0000_0007, commit: 1000 };
 const KEY: KeyId = KeyId([0xe7; 12]);
 const LIFE: Incarnation = Incarnation(0x1_0000_0006);
@@ -115,10 +120,10 @@ fn registration() -> Registration {
         address: "127.0.0.1:7100".to_owned(),
         pid: 4711,
         load: load(),
-        remembered: Some(MOMENT),
+        remembered: Some(signed(MOMENT)),
         put_sequence: 1 << 40,
         receipt_key: ReceiptKey([0xee; 32]),
-        term: Some(TERM),
+        term: Some(signed(TERM)),
         machine: Some(MACHINE),
         labels: labels(),
         tier: Tier::Memory,
@@ -334,6 +339,8 @@ fn requests_of_sessions() -> Vec<ManagerRequest> {
     let (ino, session, client, benefactor) = (Ino(7), SESSION, CLIENT, BENEFACTOR);
     vec![
         Q::Versions(ino),
+        Q::MayOpen { ino, writes: true },
+        Q::MayChange(Change::Finish { ino }),
         Q::OpenVersion { ino, version: Some(2) },
         Q::OpenVersion { ino, version: None },
         Q::ChunksOf { ino, version: 2, after: Some(chunk(0xc1)) },
@@ -454,10 +461,10 @@ fn requests_of_the_pool() -> Vec<ManagerRequest> {
         Q::Journal {
             id: benefactor,
             registration: number,
-            has: Some(Reach { moment: MOMENT, key: 9 }),
+            has: Some(Reach { moment: signed(MOMENT), key: 9 }),
             part: 2,
             now: true,
-            durable: Some(MOMENT),
+            durable: Some(signed(MOMENT)),
         },
     ]
 }
@@ -508,16 +515,16 @@ fn manager_replies() -> Vec<ManagerReply> {
         R::Collected { chunks: 1, blocks: 2, bytes: 2 << 20 },
         R::Registered {
             id: BENEFACTOR,
-            moment: Some(MOMENT),
+            moment: Some(signed(MOMENT)),
             registration: 70_000,
-            term: TERM,
+            term: signed(TERM),
             permits: permits(),
         },
         R::Commands(vec![
             deletion,
             make,
             Command::SendInventory,
-            Command::Remember(MOMENT),
+            Command::Remember(signed(MOMENT)),
             revoke,
             Command::Permits(permits()),
             Command::BeatEvery(2000),
@@ -535,8 +542,8 @@ fn manager_replies() -> Vec<ManagerReply> {
         R::Chunks(vec![chunk_ref(0xc1), chunk_ref(0xc2)]),
         R::BackupPart { bytes: vec![1, 2, 3], last: true },
         R::Journal(vec![
-            Piece::Base { moment: MOMENT, key: 9, part: 2, last: true, sealed: vec![1] },
-            Piece::Commit { moment: MOMENT, before: 7, sealed: vec![2] },
+            Piece::Base { moment: signed(MOMENT), key: 9, part: 2, last: true, sealed: vec![1] },
+            Piece::Commit { moment: signed(MOMENT), before: 7, sealed: vec![2] },
         ]),
     ]
 }

@@ -210,7 +210,7 @@ async fn converse<S: Service>(
 ) -> io::Result<()> {
     let patience = door.host.patience;
     let greeting = async {
-        let ((reader, writer), peer) = arrival.open(door.host.keys.as_deref()).await?;
+        let ((reader, writer), peer) = arrival.open(door.host.keys.clone()).await?;
         let (mut reader, mut writer) = (Patient::new(reader, patience), Patient::new(writer, patience));
         let caller = greet(&door, &*service, &peer, &mut reader, &mut writer).await?;
         io::Result::Ok(caller.map(|(caller, place)| (caller, place, reader, writer)))

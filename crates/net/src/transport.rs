@@ -15,6 +15,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -26,6 +27,7 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream, unix};
 use tokio::sync::mpsc;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
+use crate::handshakes;
 use crate::keys::{Keys, Member};
 
 /// What comes in on a connection.
@@ -163,13 +165,13 @@ pub(crate) enum Arrival {
 
 impl Arrival {
     /// Who it is, and the way to it.
-    pub(crate) async fn open(self, keys: Option<&Keys>) -> io::Result<(Stream, Peer)> {
+    pub(crate) async fn open(self, keys: Option<Arc<Keys>>) -> io::Result<(Stream, Peer)> {
         let stream = match self {
             Self::Open(stream) => return Ok((stream, Peer::Own)),
-            Self::Network(stream) => stream,
+            Self::Network(stream) => of_tcp(stream)?,
         };
         let keys = keys.ok_or_else(no_keys)?;
-        let stream = TlsAcceptor::from(keys.server()).accept(of_tcp(stream)?).await?;
+        let stream = handshakes::shake(TlsAcceptor::from(keys.server()).accept(stream)).await?;
         let (_, connection) = stream.get_ref();
         let peer = match keys.member_of(connection.peer_certificates())? {
             Some(member) => Peer::Member(member),

@@ -14,6 +14,7 @@ mod bytes;
 mod command;
 mod disk;
 mod etcd;
+pub mod lies;
 mod machines;
 mod mount;
 mod object_store;

@@ -13,7 +13,7 @@ use stdchk_model::message::handshake::Role;
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, Term};
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkRef, Encoding, EncodingId, ErrorCode, Failure, Permit, PermitKey,
-    PoolId, Receipt, ReceiptKey, Tier,
+    PoolId, Receipt, ReceiptKey, Signed, Tier,
 };
 use stdchk_net::server::Host;
 use stdchk_net::transport::unix_address;
@@ -74,7 +74,7 @@ impl Service for Answers {
                     id: registration.id.unwrap_or(new),
                     moment: None,
                     registration: 1,
-                    term: Term { number: told.term, start: 1 },
+                    term: Signed::not_yet(Term { number: told.term, start: 1 }),
                     permits: permits(),
                 }
             }

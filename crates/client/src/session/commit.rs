@@ -47,8 +47,11 @@ const RETURN_PAUSE: Duration = Duration::from_millis(250);
 
 /// The failure of a commit whose blocks a benefactor takes again and again.
 fn never_named(benefactor: BenefactorId) -> Failure {
-    let message = format!("{benefactor} takes blocks and its receipts leave them out, and no other benefactor has taken them");
-    let next = format!("look after the disk of {benefactor}, stop it, or add benefactors, and write the file again");
+    let message = format!(
+        "{benefactor} takes blocks and its receipts leave them out, and no other benefactor has taken them"
+    );
+    let next =
+        format!("look after the disk of {benefactor}, stop it, or add benefactors, and write the file again");
     Failure::new(ErrorCode::Unavailable, message).then(next)
 }
 

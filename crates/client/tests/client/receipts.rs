@@ -35,7 +35,8 @@ impl Service for Forgetful {
     ) -> Result<(BenefactorReply, Bytes), Failure> {
         let payload = Bytes::copy_from_slice(&payload);
         let answer = self.behind.call::<_, BenefactorReply>(&request, payload, LIMIT).await;
-        let (reply, bytes) = answer.map_err(|error| Failure::new(ErrorCode::Unavailable, error.to_string()))?;
+        let (reply, bytes) =
+            answer.map_err(|error| Failure::new(ErrorCode::Unavailable, error.to_string()))?;
         let reply = match reply {
             BenefactorReply::Synced(mut receipt) => {
                 receipt.blocks.clear();
@@ -53,11 +54,13 @@ async fn a_commit_ends_with_an_error_where_the_only_benefactor_leaves_blocks_out
     let pools = TestPool::start(1).await;
     let pool = pools.connect(8 << 20).await;
     let ino = file_with(&pool, &[("redundancy", "replicate:1")]).await;
-    let (socket, behind) = (pools.dir.path().join("benefactor0/socket"), pools.dir.path().join("benefactor0/behind"));
+    let (socket, behind) =
+        (pools.dir.path().join("benefactor0/socket"), pools.dir.path().join("benefactor0/behind"));
     std::fs::rename(&socket, &behind).unwrap();
     let buffers = BufferPool::new(64 << 20);
     let identity = Identity { role: Role::Client, pool: None, keys: None };
-    let behind = Connection::open(Role::Benefactor, &unix_address(&behind), &identity, &buffers).await.unwrap();
+    let behind =
+        Connection::open(Role::Benefactor, &unix_address(&behind), &identity, &buffers).await.unwrap();
     let listener = Listener::bind(&unix_address(&socket)).await.unwrap();
     let host = Host::new(Role::Benefactor, pool.id().unwrap(), None);
     let forgetful = Arc::new(Forgetful { behind });

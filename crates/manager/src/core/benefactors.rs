@@ -36,6 +36,8 @@ const BEATS_PER_SECOND: u64 = 6_000;
 const BEATS_OF_LEASE: u64 = 4;
 /// Time in which as many as have a turn at once tell what they have, milliseconds: many times what they usually take.
 const ROUND_MS: u64 = 2_000;
+/// Others wait for the inventories of one host's benefactors for one of so many parts of the time at most.
+const AWAITED_SHARE: u64 = 10;
 /// Longest address, bytes: a host name has at most 253, a port 5 digits.
 const ADDRESS_BYTES_MAX: usize = 300;
 
@@ -148,6 +150,8 @@ pub struct Registry {
     in_memory: Arc<Vec<HostState>>,
     /// How many may still report blocks that nobody knows of.
     pending: usize,
+    /// Since when inventories of a member's benefactors are or were awaited last, milliseconds of the manager's life.
+    awaited_since: HashMap<MemberId, u64>,
 }
 
 impl Registry {
@@ -169,6 +173,7 @@ impl Registry {
             hosts: Arc::default(),
             in_memory: Arc::default(),
             pending: 0,
+            awaited_since: HashMap::new(),
         }
     }
 
@@ -182,7 +187,6 @@ impl Registry {
         self.known.insert(id, benefactor);
         self.note(id);
         self.note_labels(id);
-        self.next = self.next.max(id.0.saturating_add(1));
         Ok(())
     }
 
@@ -210,12 +214,14 @@ impl Registry {
     /// # Errors
     /// `Invalid`: what it says makes no sense. `NotFound`: its secret isn't known, and must come along. `Denied`: it doesn't
     /// prove that it is the one whose number it presents, or its member of the pool has as many benefactors as one may have.
+    ///
+    /// `has_number`: a manager of this pool has given it its number, which is never given again.
     pub fn admit(
         &mut self,
         registration: &Registration,
         secret: Option<BenefactorSecret>,
         proof: &[u8; 32],
-        member: Option<MemberId>,
+        (member, has_number): (Option<MemberId>, bool),
     ) -> Result<BenefactorId, Failure> {
         let address = &registration.address;
         if address.is_empty() || address.len() > ADDRESS_BYTES_MAX || address.contains(char::is_control) {
@@ -226,8 +232,8 @@ impl Registry {
         // Whoever was given a number and didn't hear of it has it.
         let given = || self.known.iter().find(|(_, other)| Some(&other.secret) == secret.as_ref());
         let given = registration.id.or_else(|| given().map(|(id, _)| *id));
-        let id = given.unwrap_or(BenefactorId(self.next));
-        if id.0 >= self.next.saturating_add(NUMBERS_AHEAD_MAX) {
+        let id = given.or_else(|| self.unused()).ok_or_else(none_left)?;
+        if !has_number && id.0 >= self.next.saturating_add(NUMBERS_AHEAD_MAX) {
             let message = format!("{id} can't be a benefactor's number: the next one is {}", self.next);
             return Err(Failure::new(ErrorCode::Invalid, message));
         }
@@ -249,7 +255,9 @@ impl Registry {
         if self.known.get(&id).is_none_or(|known| known.member != member) {
             self.check_room_for_another(member)?;
         }
-        self.next = self.next.max(id.0 + 1);
+        if has_number || registration.id.is_none() {
+            self.next = self.next.max(id.0.saturating_add(1));
+        }
         let new = || unheard(String::new(), secret);
         let benefactor = self.known.entry(id).or_insert_with(new);
         // Only who has joined anew is let in again: its old keys may have sent this before they were revoked.
@@ -270,6 +278,23 @@ impl Registry {
         self.note_labels(id);
         self.note(id);
         Ok(id)
+    }
+
+    /// A number that no benefactor has, or had as far as is known.
+    fn unused(&self) -> Option<BenefactorId> {
+        (self.next..u32::MAX).map(BenefactorId).find(|id| !self.known.contains_key(id))
+    }
+
+    /// Since when the inventory of one that registers in a new life is awaited, milliseconds. Others wait for it, so all benefactors of a
+    /// host are awaited together, and not again for a while: one that begins new lives again and again stops nobody.
+    pub fn awaited_since(&mut self, member: Option<MemberId>, now_ms: u64, timing: &Timing) -> u64 {
+        let Some(member) = member else { return now_ms };
+        let pause_ms = awaited_ms(self.known.len(), timing).saturating_mul(AWAITED_SHARE);
+        let since = self.awaited_since.entry(member).or_insert(now_ms);
+        if now_ms.saturating_sub(*since) >= pause_ms {
+            *since = now_ms;
+        }
+        *since
     }
 
     /// Takes note that a benefactor runs on another machine than before.
@@ -716,6 +741,10 @@ fn unknown(id: BenefactorId) -> Failure {
         ErrorCode::NotFound,
         format!("the manager doesn't know the secret of benefactor {id}: send it along"),
     )
+}
+
+fn none_left() -> Failure {
+    Failure::new(ErrorCode::Invalid, "the pool has given all numbers of benefactors that there are")
 }
 
 fn impostor(id: BenefactorId) -> Failure {

@@ -133,7 +133,10 @@ impl Core {
     pub(super) fn stopped(&self, now: Now) -> Option<CollectionStopped> {
         if self.history.is_set_back() {
             let why = "the manager's store is an older copy".to_owned();
-            return Some(CollectionStopped { for_ms: now.ms.saturating_sub(self.history.set_back_ms()), why });
+            return Some(CollectionStopped {
+                for_ms: now.ms.saturating_sub(self.history.set_back_ms()),
+                why,
+            });
         }
         let for_ms = now.ms.saturating_sub(self.collecting.waits?.1);
         (for_ms >= WAITS_UNTOLD_MS).then(|| {

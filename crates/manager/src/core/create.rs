@@ -33,6 +33,7 @@ impl Core {
             Q::Lookup { .. } | Q::GetAttr(_) | Q::Resolve { .. } | Q::ReadDir { .. } | Q::ReadLink(_) => {
                 Leaves::AtOnce
             }
+            Q::MayOpen { .. } | Q::MayChange(_) => Leaves::AtOnce,
             Q::Space | Q::Locate { .. } | Q::Benefactors | Q::GetPolicy(_) | Q::KeepAlive(_) => {
                 Leaves::AtOnce
             }

@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use stdchk_model::message::benefactor::Command;
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, Moment};
-use stdchk_model::{BenefactorId, ErrorCode, Failure, cbor};
+use stdchk_model::{BenefactorId, ErrorCode, Failure, Signed, cbor};
 
 use super::{Answer, Core};
 use crate::journal::{self, KEEPERS};
@@ -221,8 +221,13 @@ pub enum Follows {
 }
 
 impl Core {
-    /// Looks whether what a benefactor remembers is in the history. What was to be deleted stays if it isn't.
-    pub(super) fn compare_history(&mut self, id: BenefactorId, moment: Moment) {
+    /// Looks whether what a benefactor remembers is in the history. What was to be deleted stays if it isn't. Nobody is a witness but by
+    /// what the manager has signed for it.
+    pub(super) fn compare_history(&mut self, id: BenefactorId, told: Signed<Moment>) {
+        let Some(moment) = self.key.believe(told, id) else {
+            tracing::warn!(%id, "a benefactor remembers what no manager of this pool has told it: it is not believed");
+            return;
+        };
         if self.history.has(moment) {
             return;
         }
@@ -240,8 +245,9 @@ impl Core {
     /// The order to remember the present moment. Not of a start that has written nothing: the copy of the store from before it
     /// is as good. Not before all benefactors had their say: one that is told earlier would remember a start that turns out
     /// to be that of an older copy.
-    pub(super) fn moment_to_remember(&self) -> Option<Command> {
-        self.history.to_remember().filter(|_| self.may_be_remembered()).map(Command::Remember)
+    pub(super) fn moment_to_remember(&self, id: BenefactorId) -> Option<Command> {
+        let moment = self.history.to_remember().filter(|_| self.may_be_remembered())?;
+        Some(Command::Remember(self.key.sign(moment, id)))
     }
 
     fn may_be_remembered(&self) -> bool {
@@ -257,7 +263,7 @@ impl Core {
         &mut self,
         id: BenefactorId,
         registration: u64,
-        has: Option<Moment>,
+        has: Option<Signed<Moment>>,
     ) -> Result<Follows, Failure> {
         self.registry.registered(id, registration)?;
         if let Some(has) = has {

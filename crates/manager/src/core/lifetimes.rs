@@ -105,7 +105,8 @@ impl Lifetimes {
 
     /// Whether it is time to store the time, which folders that purge need, and others if `is_needed`.
     pub fn must_save_time(&mut self, lived_ms: u64, is_needed: bool) -> bool {
-        let is_due = (is_needed || !self.purging.is_empty()) && lived_ms.saturating_sub(self.saved_ms) >= SAVE_EVERY_MS;
+        let is_due = (is_needed || !self.purging.is_empty())
+            && lived_ms.saturating_sub(self.saved_ms) >= SAVE_EVERY_MS;
         if is_due {
             self.saved_ms = lived_ms;
         }

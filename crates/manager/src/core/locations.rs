@@ -279,14 +279,15 @@ impl Locations {
         now_ms: u64,
     ) {
         let slot = self.enter(&stored.block.chunk, now_ms);
-        let is_it = |holder: &Holder| {
-            holder.benefactor == from && holder.block(stored.block.chunk) == stored.block
-        };
+        let is_it =
+            |holder: &Holder| holder.benefactor == from && holder.block(stored.block.chunk) == stored.block;
         let is_unknown = age == BlockAge::Unknown && !self.at(slot).holders.iter().any(is_it);
         let BlockId { encoding, index, .. } = stored.block;
         let before = self.sizes(slot);
         let chunk = self.at_mut(slot);
-        chunk.length = stored.plain_length;
+        // Who says less than others would have chunks copied to where they don't fit, and none says more than a chunk has.
+        let told = if chunk.holders.is_empty() { 0 } else { chunk.length };
+        chunk.length = stored.plain_length.max(told);
         if let Some(known) = chunk.find(from, &stored.block) {
             known.inventory = inventory;
             let before = std::mem::replace(&mut known.stored_length, stored.stored_length);
@@ -332,10 +333,13 @@ impl Locations {
         self.requeue(id, registry);
     }
 
-    /// The block is there no longer.
-    pub fn remove(&mut self, block: &BlockId, from: BenefactorId) {
-        let Some(slot) = self.slot(&block.chunk) else { return };
-        self.remove_holders(slot, |holder| holder.benefactor == from && holder.block(block.chunk) == *block);
+    /// The block is there no longer; whether anybody thought so.
+    pub fn remove(&mut self, block: &BlockId, from: BenefactorId) -> bool {
+        let Some(slot) = self.slot(&block.chunk) else { return false };
+        let is_it = |holder: &Holder| holder.benefactor == from && holder.block(block.chunk) == *block;
+        let was_there = self.at(slot).holders.iter().any(is_it);
+        self.remove_holders(slot, is_it);
+        was_there
     }
 
     fn remove_holders(&mut self, slot: Slot, is_gone: impl Fn(&Holder) -> bool) {

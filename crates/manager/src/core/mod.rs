@@ -58,8 +58,8 @@ use stdchk_model::message::manager::{
 };
 use stdchk_model::user::Access;
 use stdchk_model::{
-    BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, Durability, EncodingId, ErrorCode, Failure, Ino,
-    Maker, OpId, PoolId, Receipt, SessionId, User, cbor, size,
+    BenefactorId, BlockId, ChunkId, ClientId, Durability, EncodingId, ErrorCode, Failure, Ino, Maker, MomentKey,
+    OpId, PoolId, Receipt, SessionId, User, cbor, size,
 };
 use stdchk_placement::{RoundRobin, Select, Wish};
 
@@ -134,6 +134,8 @@ impl Default for Timing {
 pub struct Setting {
     /// The pool of a store that is new; an existing store knows its own.
     pub new_pool: PoolId,
+    /// Its key for what benefactors keep, random; an existing store has its own.
+    pub new_key: MomentKey,
     /// Owner of a new pool's root directory, user and group.
     pub owner: (u32, u32),
     /// Process id of the manager.
@@ -165,6 +167,8 @@ pub struct Core {
     /// As whom it codes fragments.
     asking_maker: Maker,
     pool: PoolId,
+    /// Signs what benefactors keep for the manager.
+    key: MomentKey,
     pool_changed: bool,
     namespace: Namespace,
     operations: Operations,
@@ -247,6 +251,7 @@ impl Core {
             asking: None,
             asking_maker: Maker::LOCAL,
             pool: setting.new_pool,
+            key: setting.new_key,
             pool_changed: true,
             namespace: Namespace::empty(),
             operations: Operations::default(),
@@ -304,6 +309,7 @@ impl Core {
 
     fn load_pool(&mut self, record: PoolRecord) {
         self.pool = record.pool;
+        self.key = record.key;
         self.namespace.next_ino = record.ino_ceiling;
         self.namespace.ino_ceiling = record.ino_ceiling;
         self.registry.next = record.next_benefactor;
@@ -329,6 +335,7 @@ impl Core {
                 next_benefactor: self.registry.next,
                 lived_ms: self.namespace.lived_ms,
                 term: self.terms.own().number,
+                key: self.key,
             };
             batch.put(Table::Pool, POOL_KEY, cbor::encode(&record));
         }
@@ -360,6 +367,11 @@ impl Core {
     /// The pool.
     pub fn pool(&self) -> PoolId {
         self.pool
+    }
+
+    /// What the manager signs with that benefactors keep for it.
+    pub fn key(&self) -> MomentKey {
+        self.key
     }
 
     /// Answers a request of who may do all.
@@ -431,6 +443,9 @@ impl Core {
         Ok(match request {
             Q::Lookup { parent, name } => ManagerReply::Entry(namespace.lookup(parent, &name)?),
             Q::GetAttr(ino) => ManagerReply::Entry(namespace.attr(ino)?),
+            // What the user needs was looked at before.
+            Q::MayOpen { ino, .. } => ManagerReply::Entry(namespace.attr(ino)?),
+            Q::MayChange(_) => ManagerReply::Done,
             Q::Resolve { path } => ManagerReply::Entry(namespace.resolve(&path)?),
             Q::ReadDir { ino, after, limit } => {
                 ManagerReply::Entries(namespace.read_dir(ino, after.as_deref(), limit)?)
@@ -723,10 +738,7 @@ impl Core {
         {
             return outdated("blocks may have been deleted since");
         }
-        let chunks = receipt.blocks.iter();
-        let mut chunks =
-            chunks.map(|stored| ChunkRef { id: stored.block.chunk, length: stored.plain_length });
-        chunks.try_for_each(|chunk| commit::check_chunk(&chunk))
+        reports::check_blocks(&receipt.blocks)
     }
 
     fn closing(&mut self, id: SessionId, close: EarlyClose, now: Now) -> Answer {
@@ -800,7 +812,8 @@ impl Core {
             self.tend_checks(now);
         }
         self.settle_references();
-        self.pool_changed |= !is_set_back && self.lifetimes.must_save_time(self.namespace.lived_ms, !self.backups.is_empty());
+        self.pool_changed |=
+            !is_set_back && self.lifetimes.must_save_time(self.namespace.lived_ms, !self.backups.is_empty());
     }
 
     /// Ends what sessions of before the start left, once their clients had a lease to come back.

@@ -158,8 +158,8 @@ impl Copies {
     /// that was the last one on order.
     pub fn failed(&mut self, failed: &FailedCopy, source: BenefactorId, now_ms: u64) -> Option<Care> {
         let FailedCopy { chunk, to } = failed;
-        self.avoided.extend(to.map(|to| ((source, to), now_ms + AVOID_MS)));
         let running = self.running.get_mut(chunk).filter(|running| running.from == source)?;
+        self.avoided.extend(to.map(|to| ((source, to), now_ms + AVOID_MS)));
         let Some(to) = to else {
             self.fail(chunk, now_ms);
             return Some(Care::Failed);

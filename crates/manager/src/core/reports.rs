@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use stdchk_model::limits::{BLOCK_BYTES_MAX, CHUNK_BYTES_MAX};
 use stdchk_model::message::benefactor::{BenefactorLoad, Command, OwnerWish};
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, Registration, StoredBlock};
 use stdchk_model::{BenefactorId, BlockId, ErrorCode, Failure, Tier};
@@ -18,9 +19,6 @@ use super::{Answer, Core, HostKey, Now, check_length};
 /// Most blocks that one answer to a heartbeat tells to delete: keeps the answer small.
 const DELETIONS_AT_ONCE: usize = 8192;
 
-/// Most terms by which a benefactor may know more than the manager's store: no copy of a store is older by so many starts.
-const TERMS_AHEAD_MAX: u64 = 1 << 32;
-
 /// Time for which a benefactor may have more blocks than the index before its inventory is asked for, milliseconds: an
 /// inventory of a large benefactor is some ten megabytes.
 const RECOUNT_AFTER_MS: u64 = 600_000;
@@ -30,14 +28,17 @@ impl Core {
         let ManagerRequest::Register { registration, secret, proof } = request else {
             return Err(unexpected());
         };
-        let ahead = registration.term.map_or(0, |term| term.number.saturating_sub(self.terms.own().number));
-        if ahead > TERMS_AHEAD_MAX {
-            return Err(super::commit::invalid("a term that no manager of this pool can have had"));
-        }
-        let id = self.registry.admit(&registration, secret, &proof, self.asking)?;
+        // Only who was a benefactor of this pool has something that its manager has signed for that number.
+        let is_of_old = |id| {
+            let remembers = registration.remembered.is_some_and(|told| self.key.believe(told, id).is_some());
+            remembers || registration.term.is_some_and(|told| self.key.believe(told, id).is_some())
+        };
+        let has_number = registration.id.is_some_and(is_of_old);
+        let id = self.registry.admit(&registration, secret, &proof, (self.asking, has_number))?;
         let Registration { incarnation, pid, load, remembered, put_sequence, receipt_key, term, .. } =
             registration;
         let next_inventory = self.registry.next_inventory();
+        let awaited_since = self.registry.awaited_since(self.asking, now.ms, &self.setting.timing);
         let Some(benefactor) = self.registry.get_mut(id) else { return Err(unexpected()) };
         if benefactor.tier == Tier::Memory {
             self.hosts.remove(HostKey::Benefactor(id));
@@ -52,7 +53,7 @@ impl Core {
         if new_life {
             benefactor.reported = false;
             if !is_awaited {
-                benefactor.registered_ms = now.ms;
+                benefactor.registered_ms = awaited_since;
             }
             (benefactor.not_more_ms, benefactor.not_fewer_ms) = (now.ms, now.ms);
             benefactor.durable_sequence = 0;
@@ -76,11 +77,12 @@ impl Core {
             self.compare_history(id, moment);
         }
         self.hosts.labels_changed(id);
-        self.terms.hear(term);
+        self.terms.hear(term.and_then(|term| self.key.believe(term, id)));
         self.rise_above_told_terms();
         let registration = self.registry.number(id);
         let permits = self.registry.begin_permits(id, self.setting.start, now.ms).ok_or_else(unexpected)?;
-        let (moment, term) = (self.history.to_remember(), self.terms.own());
+        let moment = self.history.to_remember().map(|moment| self.key.sign(moment, id));
+        let term = self.key.sign(self.terms.own(), id);
         Ok(ManagerReply::Registered { id, moment, registration, term, permits })
     }
 
@@ -100,6 +102,7 @@ impl Core {
             return Err(unexpected());
         };
         check_length("blocks of an inventory", blocks.len())?;
+        check_blocks(&blocks)?;
         let benefactor = self.registry.registered(id, registration)?;
         if !benefactor.tells {
             return Err(super::commit::invalid("an inventory that was not begun"));
@@ -140,6 +143,7 @@ impl Core {
             "blocks of a heartbeat",
             added.len().max(removed.len()).max(copies_failed.len().max(decoded.len())),
         )?;
+        check_blocks(&added)?;
         let benefactor = self.registry.registered(id, registration)?;
         benefactor.heard_ms = now.ms;
         benefactor.durable_sequence = durable_sequence;
@@ -149,7 +153,7 @@ impl Core {
         }
         let inventory = benefactor.inventory;
         self.take_load(id, load);
-        self.damaged_found = self.damaged_found.saturating_add(u64::from(damaged));
+        self.damaged_found = self.damaged_found.saturating_add(u64::from(damaged).min(removed.len() as u64));
         // Before its order ends.
         self.take_decoded(id, &decoded, now);
         for failed in &copies_failed {
@@ -177,7 +181,7 @@ impl Core {
             commands.extend(self.plan_blocked(id, now));
             commands.extend(self.plan_copies(id, now));
             commands.extend(self.plan_checks(id, now));
-            commands.extend(self.moment_to_remember());
+            commands.extend(self.moment_to_remember(id));
         }
         commands.extend(self.recount(id, now));
         commands.extend(self.left_to_do(id, now).map(Command::Goes));
@@ -258,7 +262,9 @@ impl Core {
 
     fn remove_all(&mut self, id: BenefactorId, blocks: &[BlockId]) {
         for block in blocks {
-            self.locations.remove(block, id);
+            if !self.locations.remove(block, id) {
+                continue;
+            }
             match self.copies.holders_changed(&block.chunk) {
                 true => self.locations.care_for(&block.chunk, Care::Waits, &self.registry),
                 false => self.locations.requeue(&block.chunk, &self.registry),
@@ -299,6 +305,27 @@ impl Core {
         let ended = self.copies.benefactors_changed(&changes.went);
         self.copies_ended(&ended);
         self.checks.forget_orders(&changes.went);
+    }
+}
+
+/// Refuses blocks that can't be.
+pub(super) fn check_blocks(blocks: &[StoredBlock]) -> Result<(), Failure> {
+    let can_be = |stored: &StoredBlock| {
+        let StoredBlock { block, plain_length, stored_length } = stored;
+        let plain =
+            usize::try_from(*plain_length).is_ok_and(|length| (1..=CHUNK_BYTES_MAX).contains(&length));
+        let is_short = usize::try_from(*stored_length).is_ok_and(|length| length <= BLOCK_BYTES_MAX);
+        plain && is_short && block.index < block.encoding.code.blocks()
+    };
+    match blocks.iter().find(|stored| !can_be(stored)) {
+        None => Ok(()),
+        Some(StoredBlock { block, plain_length, stored_length }) => {
+            let message = format!(
+                "a block of chunk {} of {plain_length} bytes, {stored_length} of them stored, can't be",
+                block.chunk
+            );
+            Err(super::commit::invalid(message))
+        }
     }
 }
 

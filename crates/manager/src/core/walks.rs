@@ -155,7 +155,7 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use stdchk_model::message::manager::StoredBlock;
-    use stdchk_model::{BlockId, ChunkId, PoolId};
+    use stdchk_model::{BlockId, ChunkId, MomentKey, PoolId};
 
     use super::*;
     use crate::core::locations::BlockAge;
@@ -164,11 +164,18 @@ mod tests {
     #[test]
     fn a_walk_that_is_asked_for_at_each_step_comes_to_its_end() {
         let (new_pool, owner, timing) = (PoolId([7; 16]), (0, 0), Timing::default());
-        let mut core = Core::empty(Setting { new_pool, owner, pid: 1, start: 1, timing, steps: 2 });
+        let new_key = MomentKey([7; 32]);
+        let mut core = Core::empty(Setting { new_pool, new_key, owner, pid: 1, start: 1, timing, steps: 2 });
         let at = core.registry.add_for_test();
         for number in 0..10_u8 {
             let block = BlockId::plain(ChunkId([number; 32]));
-            core.locations.confirm(&StoredBlock { block, plain_length: 10, stored_length: 10 }, at, 0, BlockAge::New, 0);
+            core.locations.confirm(
+                &StoredBlock { block, plain_length: 10, stored_length: 10 },
+                at,
+                0,
+                BlockAge::New,
+                0,
+            );
         }
         let mut ends = 0;
         for _ in 0..60 {

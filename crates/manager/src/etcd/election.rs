@@ -8,6 +8,9 @@
 //! The holder counts the lease from before it asked for it, on a clock that goes on while the machine sleeps; etcd counts later. So the
 //! holder knows that it leads no more before etcd lets another one lead. What it does between looking at the clock and etcd's answer is
 //! fenced: each transaction of the store demands the very key that this lease holds.
+//!
+//! In a virtual machine that its host pauses, that clock stands still. So the lease is counted by the calendar as well, which hosts set when
+//! the machine goes on. A calendar that is set ahead ends a lease, and another one is asked for.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -39,12 +42,30 @@ const ANSWER: Duration = Duration::from_millis(1500);
 /// Most managers that are told.
 const MANAGERS_MAX: usize = 64;
 
-/// Nanoseconds since the machine was started, sleep counted.
-fn clock() -> u64 {
-    let Ok(now) = Duration::try_from(clock_gettime(ClockId::Boottime)) else {
-        unreachable!("no machine was started in the future");
-    };
-    nanoseconds(now)
+/// A time by two clocks, nanoseconds each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Time {
+    /// Since the machine was started, sleep counted.
+    up: u64,
+    /// Since 1970.
+    calendar: u64,
+}
+
+impl Time {
+    fn now() -> Self {
+        let Ok(up) = Duration::try_from(clock_gettime(ClockId::Boottime)) else {
+            unreachable!("no machine was started in the future");
+        };
+        // A calendar from before 1970 says nothing.
+        let calendar = Duration::try_from(clock_gettime(ClockId::Realtime)).unwrap_or_default();
+        Self { up: nanoseconds(up), calendar: nanoseconds(calendar) }
+    }
+
+    /// When a lease ends that was asked for at this time.
+    fn end_of_lease(self) -> Self {
+        let lease = nanoseconds(Duration::from_secs(LEASE_SECONDS) - MARGIN);
+        Self { up: self.up.saturating_add(lease), calendar: self.calendar.saturating_add(lease) }
+    }
 }
 
 fn nanoseconds(duration: Duration) -> u64 {
@@ -54,19 +75,22 @@ fn nanoseconds(duration: Duration) -> u64 {
 /// Until when a lease is held.
 #[derive(Debug)]
 struct Until {
-    end: AtomicU64,
+    up: AtomicU64,
+    calendar: AtomicU64,
     lost: AtomicBool,
 }
 
 impl Until {
     /// The end of a lease that was asked for at this time.
-    fn of(asked: u64) -> u64 {
-        asked.saturating_add(nanoseconds(Duration::from_secs(LEASE_SECONDS) - MARGIN))
+    fn of(asked: Time) -> Self {
+        let Time { up, calendar } = asked.end_of_lease();
+        Self { up: up.into(), calendar: calendar.into(), lost: false.into() }
     }
 
     /// Whether the lease is held. Once it isn't, it never is again.
-    fn holds(&self, now: u64) -> bool {
-        if now >= self.end.load(Ordering::Acquire) {
+    fn holds(&self, now: Time) -> bool {
+        let (up, calendar) = (self.up.load(Ordering::Acquire), self.calendar.load(Ordering::Acquire));
+        if now.up >= up || now.calendar >= calendar {
             self.lose();
         }
         !self.lost.load(Ordering::Acquire)
@@ -77,9 +101,12 @@ impl Until {
     }
 
     /// It was renewed by a question that was asked at `asked`, and answered by now.
-    fn renew(&self, asked: u64, now: u64) {
+    fn renew(&self, asked: Time, now: Time) {
         if self.holds(now) {
-            self.end.fetch_max(Self::of(asked), Ordering::AcqRel);
+            let Time { up, calendar } = asked.end_of_lease();
+            self.up.fetch_max(up, Ordering::AcqRel);
+            // It may have been set back.
+            self.calendar.store(calendar, Ordering::Release);
         }
     }
 }
@@ -116,10 +143,10 @@ impl Candidacy {
     }
 
     async fn try_begin(etcd: &Etcd, own: ManagerInfo) -> Result<Self, AskError> {
-        let asked = clock();
+        let asked = Time::now();
         let lease = ask(etcd, "lease/grant", json!({"TTL": LEASE_SECONDS.to_string()})).await?;
         let lease = number(&lease, "ID")?;
-        let until = Arc::new(Until { end: AtomicU64::new(Until::of(asked)), lost: AtomicBool::new(false) });
+        let until = Arc::new(Until::of(asked));
         let key = etcd.key(&format!("managers/{lease:016x}"));
         let said = json!({"key": text(&key), "value": text(&cbor::encode(&own)), "lease": lease.to_string()});
         ask(etcd, "kv/put", said).await?;
@@ -131,7 +158,7 @@ impl Candidacy {
 
     /// Whether the lease is held.
     pub fn holds(&self) -> bool {
-        self.until.holds(clock())
+        self.until.holds(Time::now())
     }
 
     /// Whether there is a pool here already; asks until etcd answers.
@@ -246,8 +273,8 @@ async fn ask(etcd: &Etcd, call: &'static str, question: Value) -> Result<Value, 
 /// Renews a lease until it is lost, and looks which managers are there.
 async fn renew(etcd: Etcd, lease: u64, until: Arc<Until>, managers: Arc<Mutex<Vec<ManagerInfo>>>) {
     let question = json!({"ID": lease.to_string()});
-    while until.holds(clock()) {
-        let asked = clock();
+    while until.holds(Time::now()) {
+        let asked = Time::now();
         let answer = etcd.gateway().ask("lease/keepalive", &question, ANSWER).await;
         let left = answer.and_then(|answer| number(answer.get("result").unwrap_or(&Value::Null), "TTL"));
         let pause = match left {
@@ -256,7 +283,7 @@ async fn renew(etcd: Etcd, lease: u64, until: Arc<Until>, managers: Arc<Mutex<Ve
                 return until.lose();
             }
             Ok(_) => {
-                until.renew(asked, clock());
+                until.renew(asked, Time::now());
                 RENEW
             }
             Err(error) => {
@@ -287,29 +314,45 @@ async fn look(etcd: &Etcd) -> Result<Vec<ManagerInfo>, AskError> {
 mod tests {
     use super::*;
 
-    fn until(asked: u64) -> Until {
-        Until { end: AtomicU64::new(Until::of(asked)), lost: AtomicBool::new(false) }
+    /// By both clocks, in a machine that was started a thousand seconds after 1970.
+    fn at(second: u64) -> Time {
+        Time { up: second * SECOND, calendar: (second + 1_000) * SECOND }
     }
 
     const SECOND: u64 = 1_000_000_000;
 
     #[test]
     fn a_lease_ends_earlier_for_its_holder_than_for_etcd() {
-        assert!(Until::of(7 * SECOND) < (7 + LEASE_SECONDS) * SECOND);
+        assert!(at(7).end_of_lease().up < at(7 + LEASE_SECONDS).up);
+    }
+
+    #[test]
+    fn a_lease_is_over_for_a_machine_that_was_paused_once_its_calendar_is_set() {
+        let paused = Time { calendar: at(3 + LEASE_SECONDS).calendar, ..at(3) };
+        assert!(Until::of(at(2)).holds(at(3)));
+        assert!(!Until::of(at(2)).holds(paused));
+        let set_back = Time { calendar: 0, ..at(3) };
+        let lease = Until::of(at(2));
+        lease.renew(set_back, set_back);
+        assert!(lease.holds(Time { calendar: SECOND, ..at(4) }));
+        assert!(
+            !lease.holds(Time { calendar: LEASE_SECONDS * SECOND, ..at(4) }),
+            "by the calendar as it is now"
+        );
     }
 
     #[test]
     fn a_lease_that_was_over_once_is_never_held_again() {
-        let lease = until(SECOND);
-        assert!(lease.holds(2 * SECOND));
-        lease.renew(2 * SECOND, 3 * SECOND);
-        assert!(lease.holds(5 * SECOND), "it counts from when it was asked for");
-        lease.renew(5 * SECOND, 6 * SECOND);
-        assert!(!lease.holds(6 * SECOND), "the answer came after its end");
-        assert!(!lease.holds(5 * SECOND));
-        let given_up = until(SECOND);
+        let lease = Until::of(at(1));
+        assert!(lease.holds(at(2)));
+        lease.renew(at(2), at(3));
+        assert!(lease.holds(at(5)), "it counts from when it was asked for");
+        lease.renew(at(5), at(6));
+        assert!(!lease.holds(at(6)), "the answer came after its end");
+        assert!(!lease.holds(at(5)));
+        let given_up = Until::of(at(1));
         given_up.lose();
-        given_up.renew(2 * SECOND, 3 * SECOND);
-        assert!(!given_up.holds(3 * SECOND));
+        given_up.renew(at(2), at(3));
+        assert!(!given_up.holds(at(3)));
     }
 }

@@ -17,7 +17,7 @@ use std::collections::{HashMap, VecDeque};
 
 use stdchk_model::journal::{Piece, Reach};
 use stdchk_model::message::manager::{KeeperInfo, Moment};
-use stdchk_model::{BenefactorId, Failure, Tier};
+use stdchk_model::{BenefactorId, Failure, MomentKey, Tier};
 
 pub use self::seal::Sealer;
 use crate::backup::{Reading, unreadable};
@@ -45,6 +45,8 @@ const ANSWER_BYTES: usize = 2 << 20;
 /// What keepers are told.
 pub struct Journal {
     sealer: Sealer,
+    /// Signs the pieces for those who keep them.
+    key: MomentKey,
     /// The last commit that is durable.
     now: Moment,
     /// The last commits, the newest last.
@@ -63,11 +65,11 @@ pub struct Journal {
 
 impl Journal {
     /// Of a start on a store whose last commit, of an earlier start, is `before`.
-    pub fn new(sealer: Sealer, before: Moment) -> Self {
+    pub fn new(sealer: Sealer, key: MomentKey, before: Moment) -> Self {
         let (commits, bases, heard, durable) =
             (VecDeque::new(), HashMap::new(), HashMap::new(), HashMap::new());
         let marks = VecDeque::from([(0, before.commit)]);
-        Self { sealer, now: before, commits, bytes: 0, bases, heard, durable, marks }
+        Self { sealer, key, now: before, commits, bytes: 0, bases, heard, durable, marks }
     }
 
     /// A benefactor says that it has this much.
@@ -138,13 +140,14 @@ impl Journal {
         store: &dyn Store,
         now_ms: u64,
     ) -> Result<Vec<Piece>, Failure> {
-        match has.and_then(|has| self.behind(has)) {
+        let pieces = match has.and_then(|has| self.behind(has)) {
             Some(commits) => {
                 self.bases.remove(&id);
-                Ok(commits)
+                commits
             }
-            None => self.base(id, part, store, now_ms).map(|piece| vec![piece]),
-        }
+            None => vec![self.base(id, part, store, now_ms)?],
+        };
+        Ok(pieces.into_iter().map(|piece| piece.signed(&self.key, id)).collect())
     }
 
     /// The commits that follow; `None`: some of them are not known any more, or what is there is of something else.
@@ -152,7 +155,7 @@ impl Journal {
         if has.key != self.sealer.id() {
             return None;
         }
-        if has.moment == self.now {
+        if has.moment.what == self.now {
             return Some(Vec::new());
         }
         let follows = |piece: &Piece| match piece {
@@ -213,6 +216,7 @@ impl Journal {
 mod tests {
     use proptest::prelude::*;
     use stdchk_model::PoolId;
+    use stdchk_model::Signed;
     use stdchk_model::journal::Journal as Pieces;
 
     use super::*;
@@ -220,6 +224,7 @@ mod tests {
 
     const ID: BenefactorId = BenefactorId(0);
     const OWN: u64 = 7;
+    const KEY: MomentKey = MomentKey([3; 32]);
 
     /// A manager's store with its journal, and a keeper.
     struct World {
@@ -234,14 +239,14 @@ mod tests {
     impl World {
         fn new() -> Self {
             let (store, start) = (MemoryStore::default(), OWN);
-            let journal = Journal::new(sealer(), Moment { start: 0, commit: 0 });
+            let journal = Journal::new(sealer(), KEY, Moment { start: 0, commit: 0 });
             Self { store, journal, start, kept: Pieces::default(), bytes: Vec::new() }
         }
 
         fn restart(&mut self) {
             let before = Moment { start: self.start, commit: self.store.sequence() };
             self.start += 1;
-            self.journal = Journal::new(sealer(), before);
+            self.journal = Journal::new(sealer(), KEY, before);
         }
 
         fn commit(&mut self, length: usize) {
@@ -288,7 +293,7 @@ mod tests {
             let all = |store: &MemoryStore| store.snapshot().unwrap().read(&[], usize::MAX).unwrap();
             assert_eq!(all(&made), all(&self.store));
             let moment = Moment { start: self.start, commit: self.store.sequence() };
-            assert_eq!(self.kept.reach().unwrap().moment, moment);
+            assert_eq!(self.kept.reach().unwrap().moment, KEY.sign(moment, ID));
         }
     }
 
@@ -406,10 +411,10 @@ mod tests {
                 let (end, base) = (ends[at].0, ends[at].1.min(ends[at].0));
                 let mut journal = Pieces::default();
                 let moment = |commit| Moment { start: OWN, commit };
-                let base_piece = Piece::Base { moment: moment(base), key: 9, part: 0, last: true, sealed: Vec::new() };
+                let base_piece = Piece::Base { moment: Signed::not_yet(moment(base)), key: 9, part: 0, last: true, sealed: Vec::new() };
                 journal.follow(&base_piece).unwrap();
                 for commit in base + 1..=end {
-                    journal.follow(&Piece::Commit { moment: moment(commit), before: OWN, sealed: Vec::new() }).unwrap();
+                    journal.follow(&Piece::Commit { moment: Signed::not_yet(moment(commit)), before: OWN, sealed: Vec::new() }).unwrap();
                 }
                 crate::recover::Vouched { benefactor: ids[at], journal, keepers: ids.clone() }
             };
@@ -426,7 +431,7 @@ mod tests {
         world.commit(100);
         world.follow();
         let reach = world.kept.reach().unwrap();
-        let moment = Moment { start: 99, ..reach.moment };
+        let moment = KEY.sign(Moment { start: 99, ..reach.moment.what }, ID);
         for other in [Reach { key: reach.key + 1, ..reach }, Reach { moment, ..reach }] {
             let pieces = world.journal.answer(ID, Some(other), 0, &world.store, 0).unwrap();
             assert!(matches!(pieces[..], [Piece::Base { part: 0, .. }]), "{pieces:?}");

@@ -6,9 +6,9 @@
 //! checked with them.
 
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
-use stdchk_model::PoolId;
 use stdchk_model::journal::Piece;
 use stdchk_model::message::manager::Moment;
+use stdchk_model::{PoolId, Signed};
 use stdchk_net::Authority;
 
 const OF_AUTHORITY: &str = "stdchk journal, key of an authority 1";
@@ -40,13 +40,13 @@ impl Sealer {
     /// Seals a part of a base.
     pub fn base(&self, moment: Moment, part: u32, last: bool, mut bytes: Vec<u8>) -> Piece {
         self.seal(moment, part, [u64::from(last)], &mut bytes);
-        Piece::Base { moment, key: self.id, part, last, sealed: bytes }
+        Piece::Base { moment: Signed::not_yet(moment), key: self.id, part, last, sealed: bytes }
     }
 
     /// Seals the changes of a commit; `before` made the one before it.
     pub fn commit(&self, moment: Moment, before: u64, mut bytes: Vec<u8>) -> Piece {
         self.seal(moment, COMMIT, [before], &mut bytes);
-        Piece::Commit { moment, before, sealed: bytes }
+        Piece::Commit { moment: Signed::not_yet(moment), before, sealed: bytes }
     }
 
     fn seal(&self, moment: Moment, part: u32, beside: [u64; 1], bytes: &mut Vec<u8>) {
@@ -60,10 +60,10 @@ impl Sealer {
     pub fn open(&self, piece: Piece) -> Option<Vec<u8>> {
         let (moment, part, beside, mut sealed) = match piece {
             Piece::Base { moment, part, last, sealed, .. } if part != COMMIT => {
-                (moment, part, u64::from(last), sealed)
+                (moment.what, part, u64::from(last), sealed)
             }
             Piece::Base { .. } => return None,
-            Piece::Commit { moment, before, sealed } => (moment, COMMIT, before, sealed),
+            Piece::Commit { moment, before, sealed } => (moment.what, COMMIT, before, sealed),
         };
         let (key, nonce, beside) = self.parts(moment, part, [beside]);
         let length = key.open_in_place(nonce, Aad::from(beside), &mut sealed).ok()?.len();
@@ -103,7 +103,7 @@ mod tests {
     }
 
     fn changes(piece: Piece) -> Vec<Piece> {
-        let moments = [Moment { start: 8, commit: 3 }, Moment { start: 7, commit: 4 }];
+        let moments = [Moment { start: 8, commit: 3 }, Moment { start: 7, commit: 4 }].map(Signed::not_yet);
         match piece {
             Piece::Base { moment, key, part, last, sealed } => {
                 let with =

@@ -37,7 +37,7 @@ pub struct Agreed {
 
 impl Vouched {
     fn end(&self) -> Option<Moment> {
-        self.journal.reach().map(|reach| reach.moment)
+        self.journal.reach().map(|reach| reach.moment.what)
     }
 
     /// The keepers of this journal whose journals went through a moment.
@@ -76,6 +76,7 @@ fn rank(agreed: &Agreed) -> (Option<u64>, u64, usize) {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use stdchk_model::Signed;
     use stdchk_model::journal::Piece;
 
     use super::*;
@@ -91,11 +92,19 @@ mod tests {
         };
         let mut journal = Journal::default();
         journal
-            .follow(&Piece::Base { moment: at(base), key: KEY, part: 0, last: true, sealed: Vec::new() })
+            .follow(&Piece::Base {
+                moment: Signed::not_yet(at(base)),
+                key: KEY,
+                part: 0,
+                last: true,
+                sealed: Vec::new(),
+            })
             .unwrap();
         for commit in base + 1..=end {
             let (moment, before) = (at(commit), at(commit - 1).start);
-            journal.follow(&Piece::Commit { moment, before, sealed: Vec::new() }).unwrap();
+            journal
+                .follow(&Piece::Commit { moment: Signed::not_yet(moment), before, sealed: Vec::new() })
+                .unwrap();
         }
         journal
     }
@@ -173,7 +182,7 @@ mod tests {
             let truth = journal(&starts, 1, commits);
             let honest_ends: Vec<u64> = (0..count).map(end).collect();
             prop_assert!(agreed.agreed.is_some(), "{all:?}");
-            prop_assert!(truth.has(agreed.end) || truth.reach().unwrap().moment == agreed.end, "{agreed:?} {all:?}");
+            prop_assert!(truth.has(agreed.end) || truth.reach().unwrap().moment.what == agreed.end, "{agreed:?} {all:?}");
             prop_assert!(agreed.end.commit >= *honest_ends.iter().min().unwrap(), "{agreed:?} {all:?}");
         }
     }

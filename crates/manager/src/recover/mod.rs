@@ -99,7 +99,7 @@ pub fn rebuild(path: &Path, sealer: &Sealer, directory: &Path, end: Moment) -> R
     let mut store = NewStore::begin(directory)?;
     let (mut journal, mut taken) = (Journal::default(), Ok(()));
     each_piece(path, |piece| {
-        let has_end = journal.reach().is_some_and(|reach| reach.moment == end);
+        let has_end = journal.reach().is_some_and(|reach| reach.moment.what == end);
         if has_end || journal.follow(&piece).is_err() {
             return false;
         }
@@ -110,7 +110,7 @@ pub fn rebuild(path: &Path, sealer: &Sealer, directory: &Path, end: Moment) -> R
     .map_err(|error| failed(&error))?;
     taken?;
     match journal.reach() {
-        Some(reach) if reach.moment == end => store.finish(end.commit),
+        Some(reach) if reach.moment.what == end => store.finish(end.commit),
         _ => Err(failed(&"it changed while it was read")),
     }
 }

@@ -12,7 +12,7 @@ use redb::ReadableTable as _;
 use stdchk_manager::core::{Core, Now, Setting, Timing};
 use stdchk_manager::store::{Batch, EmbeddedStore, MemoryStore, Store, StoreError, Table};
 use stdchk_model::message::manager::{Change, FileKind, ManagerReply, ManagerRequest};
-use stdchk_model::{Ino, OpId, PoolId};
+use stdchk_model::{Ino, MomentKey, OpId, PoolId};
 
 type Records = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -271,6 +271,7 @@ fn records_that_are_whole_but_not_those_that_were_stored_together_are_refused() 
 fn load(store: &MemoryStore) -> Result<Core, StoreError> {
     let setting = Setting {
         new_pool: PoolId([7; 16]),
+        new_key: MomentKey([7; 32]),
         owner: (0, 0),
         pid: 1,
         start: 1,

@@ -11,7 +11,7 @@ use stdchk_model::{BenefactorId, ErrorCode, Ino, SessionId};
 /// What one benefactor of these tests remembers, as a real one does: what it is ordered to.
 fn remembered(commands: &[Command]) -> Option<Moment> {
     commands.iter().find_map(|command| match command {
-        Command::Remember(moment) => Some(*moment),
+        Command::Remember(moment) => Some(moment.what),
         _ => None,
     })
 }
@@ -159,6 +159,7 @@ fn starts_without_number_are_forgotten_oldest_first() {
 /// Whether a benefactor that keeps the journal up to a moment gets more of it.
 fn may_follow(pool: &mut Pool, number: u32, has: Option<Moment>) -> bool {
     let registration = pool.registration_in(number, pool.last_life());
+    let has = has.map(|has| pool.signed(number, has));
     pool.core.may_follow(BenefactorId(number), registration, has).unwrap() == Follows::Now
 }
 

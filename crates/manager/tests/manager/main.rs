@@ -14,6 +14,7 @@ mod forget;
 mod harness;
 mod held;
 mod history;
+mod liars;
 mod lifetimes;
 mod loads;
 mod memory;

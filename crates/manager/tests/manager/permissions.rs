@@ -174,6 +174,18 @@ const TABLE: &[(&str, Asking, [&str; 3])] = &[
         |t| Q::ChunksOf { ino: t.file, version: 1, after: None },
         ["oga", "ogta", "ota"],
     ),
+    ("may read", |t| Q::MayOpen { ino: t.file, writes: false }, ["oga", "ogta", "ota"]),
+    ("may write", |t| Q::MayOpen { ino: t.file, writes: true }, ["oa", "ogta", "oa"]),
+    (
+        "may rename",
+        |t| {
+            let Q::Change { change, .. } = renamed(t, "run.N0.T1", t.inbox, Existing::Replace) else {
+                unreachable!("a rename is a change")
+            };
+            Q::MayChange(change)
+        },
+        ["oa", "ogta", "oa"],
+    ),
     ("what is similar", |t| Q::Similar(t.file), ["oa", "ogta", "oa"]),
     (
         "write",
@@ -315,7 +327,13 @@ fn all_requests_are_in_the_tables() {
     let others: BTreeSet<u8> = (51..=57).chain(60..=66).collect();
     assert_eq!(tried.union(&others).copied().collect::<BTreeSet<_>>(), known);
     assert!(tried.is_disjoint(&others));
-    for request in [Q::Collect { dry_run: true }, Q::Members, Q::AcceptOlderStore, Q::BeginBackup { keep_ms: 1 }, Q::ReleaseBackup { commit: 1 }] {
+    for request in [
+        Q::Collect { dry_run: true },
+        Q::Members,
+        Q::AcceptOlderStore,
+        Q::BeginBackup { keep_ms: 1 },
+        Q::ReleaseBackup { commit: 1 },
+    ] {
         assert!(!request.may_be_asked_by(Role::Client));
     }
 }

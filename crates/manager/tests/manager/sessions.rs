@@ -535,7 +535,10 @@ fn a_new_file_resembles_that_of_its_rank_and_not_that_of_another_rank_which_was_
 }
 
 fn closing(pool: &mut Pool, number: u8, size: u64) {
-    assert_eq!(pool.ask(ManagerRequest::Closing { session: session(number), size, changes: 1 }), Ok(ManagerReply::Done));
+    assert_eq!(
+        pool.ask(ManagerRequest::Closing { session: session(number), size, changes: 1 }),
+        Ok(ManagerReply::Done)
+    );
 }
 
 fn states(pool: &mut Pool, file: Ino) -> Vec<(u64, u64, VersionState)> {

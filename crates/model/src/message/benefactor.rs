@@ -9,6 +9,7 @@ use crate::message::handshake::MemberId;
 use crate::message::manager::Moment;
 use crate::permit::{Permit, PermitKey};
 use crate::receipt::Receipt;
+use crate::signed::Signed;
 
 /// A request to a benefactor.
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
@@ -298,7 +299,7 @@ pub enum Command {
     SendInventory,
     /// Remember this moment of the manager's history in place of the one before.
     #[n(3)]
-    Remember(#[n(0)] Moment),
+    Remember(#[n(0)] Signed<Moment>),
     /// The keys of these members of the pool are revoked: all that ever were.
     #[n(4)]
     Revoke(#[n(0)] Vec<MemberId>),

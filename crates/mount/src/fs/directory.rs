@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use stdchk_model::exact::to_usize;
 use stdchk_model::message::manager::{Attr, DirEntry, FileKind};
-use stdchk_model::{ErrorCode, Failure, Ino};
+use stdchk_model::{ErrorCode, Failure, Ino, User};
 
 use super::nodes::NodeId;
 use super::{FileSystem, OVERTAKEN_MAX, Shown};
@@ -74,11 +74,11 @@ impl State {
 impl FileSystem {
     /// Opens a directory; returns the stream's number, and whether the kernel may list what it has of the directory: that is
     /// as old as the attributes that it believes without asking.
-    pub fn open_directory(&self, id: NodeId, ttl: Duration) -> (u64, bool) {
+    pub fn open_directory(&self, id: NodeId, user: Option<User>, ttl: Duration) -> (u64, bool) {
         let number = self.number();
         let stream = Stream { ino: id.ino(), state: tokio::sync::Mutex::default() };
         self.streams.lock().insert(number, Arc::new(stream));
-        (number, self.nodes.lock().opens_directory(id, ttl))
+        (number, self.nodes.lock().opens_directory(id, user, ttl))
     }
 
     /// Closes a directory.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use stdchk_model::message::manager::{Attr, Change, FileKind, TimeNs};
 use stdchk_model::policy::Protocol;
-use stdchk_model::{ErrorCode, Failure};
+use stdchk_model::{ErrorCode, Failure, Ino};
 
 use super::names::New;
 use super::nodes::NodeId;
@@ -23,12 +23,15 @@ pub(crate) struct Wanted {
     pub size: Option<u64>,
     pub atime: Option<TimeNs>,
     pub mtime: Option<TimeNs>,
+    /// The handle by which it is wanted. Programs have one to set a size; the kernel names one for its own reports.
+    pub handle: Option<u64>,
 }
 
 impl Wanted {
-    /// The kernel reports the modification time of what it wrote; a program always sets both times or more.
+    /// The kernel reports the modification time of what it wrote, alone or with a size. What a program sets of times comes without a handle.
     pub fn is_report(&self) -> bool {
-        self.mtime.is_some()
+        (self.handle.is_some() || self.size.is_some())
+            && self.mtime.is_some()
             && self.atime.is_none()
             && self.mode.is_none()
             && self.uid.is_none()
@@ -92,7 +95,8 @@ impl FileSystem {
         mut prepared: Option<Content>,
         opener: Opener,
     ) -> Result<u64, Failure> {
-        let readable = self.report_lost(id.ino()).and_then(|()| self.check_left_alone(id.ino()));
+        let readable = self.report_lost_to_who_may_open(id.ino(), writable).await;
+        let readable = readable.and_then(|()| self.check_left_alone(id.ino()));
         if let Err(failure) = readable {
             if let Some(content) = prepared {
                 content.end().await;
@@ -217,9 +221,15 @@ impl FileSystem {
 
     /// Chooses the write protocol of a file that is open for writing, for all who write it, until the last of them closes it.
     /// The kernel must have handed over what it holds of the file.
-    pub async fn choose_protocol(&self, id: NodeId, protocol: Protocol) -> Result<Chosen, Failure> {
+    pub async fn choose_protocol(
+        &self,
+        id: NodeId,
+        protocol: Protocol,
+        task: u32,
+    ) -> Result<Chosen, Failure> {
         let open = self.nodes.lock().open_file(id);
         let Some(file) = open else { return Ok(Chosen::NotWritten) };
+        file.check_may_write(&self.pool, task).await?;
         file.choose(protocol).await
     }
 
@@ -236,7 +246,12 @@ impl FileSystem {
         let open = self.nodes.lock().open_file(id).filter(|open| open.writer().is_some());
         if let Some(size) = wanted.size {
             match &open {
-                Some(open) if !open.wait_for_push().await? => caller.step(open.truncate(size)).await?,
+                Some(open) if !open.wait_for_push().await? => {
+                    if !self.may_write_by(wanted.handle, id) {
+                        open.check_may_write(&self.pool, caller.task()).await?;
+                    }
+                    caller.step(open.truncate(size)).await?;
+                }
                 _ => self.truncate_closed(id, size, wanted.mtime, caller).await?,
             }
         }
@@ -254,6 +269,20 @@ impl FileSystem {
             }
             changed => changed,
         }
+    }
+
+    /// Whether the kernel has let a program have a handle to write this inode with.
+    fn may_write_by(&self, handle: Option<u64>, id: NodeId) -> bool {
+        let handle = handle.and_then(|number| self.handle(number).ok());
+        handle.is_some_and(|handle| handle.writable && handle.file.id() == id)
+    }
+
+    /// Fails, once, if what was written to the file last is lost: for who may open it, as nobody else is to learn of it.
+    async fn report_lost_to_who_may_open(&self, ino: Ino, writable: bool) -> Result<(), Failure> {
+        if self.is_lost(ino) {
+            self.pool.may_open(ino, writable).await.map_err(look_again)?;
+        }
+        self.report_lost(ino)
     }
 
     /// The kernel only wants to know that its report arrived.

@@ -244,6 +244,11 @@ impl FileSystem {
         self.lost.lock().remove(&ino).map_or(Ok(()), Err)
     }
 
+    /// Whether what was written to the file last is lost, and no program was told.
+    fn is_lost(&self, ino: Ino) -> bool {
+        self.lost.lock().contains_key(&ino)
+    }
+
     /// How many files are lost of which no program was told.
     pub fn unreported_losses(&self) -> usize {
         self.lost.lock().len()

@@ -269,6 +269,13 @@ impl FileSystem {
     ) -> Result<(), Failure> {
         let mut open = self.open_under(parent, name).await?;
         open.sort_by_key(|file| file.id());
+        if !open.is_empty() || self.unreported_losses() > 0 {
+            // What is committed for a rename, and who learns of a loss by it, is for who may rename.
+            let (parent, name) = (parent.ino(), name.to_owned());
+            let (new_parent, new_name) = (new_parent.ino(), new_name.to_owned());
+            let rename = Change::Rename { parent, name, new_parent, new_name, existing };
+            self.pool.may_change(rename).await?;
+        }
         let mut spooled = false;
         for file in &open {
             spooled |= acting_for(None, file.settle(&self.pool)).await?;

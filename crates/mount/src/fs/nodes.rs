@@ -18,8 +18,8 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use stdchk_model::Ino;
 use stdchk_model::message::manager::{Attr, FileKind, TimeNs};
+use stdchk_model::{Ino, User};
 
 use super::open_file::OpenFile;
 
@@ -70,8 +70,8 @@ struct Node {
     /// `named` of the file when the kernel was last shown a name for it. Names that the kernel remembers from before a
     /// change that was made elsewhere may lead to other files by now.
     named: TimeNs,
-    /// When the kernel began to list it last, of a directory.
-    listed: Option<Instant>,
+    /// When the kernel began to list it last, of a directory, and for which user.
+    listed: Option<(Instant, Option<User>)>,
     /// What the pool last said of it: for what new entries of a directory inherit, and for files that are gone and open.
     attr: Attr,
     /// When it said so, of a directory, and the value of [`Nodes::others`] then.
@@ -271,12 +271,13 @@ impl Nodes {
         self.nodes.get(&id).is_some_and(|node| node.named == attr.named)
     }
 
-    /// The kernel opens a directory: whether it may list what it has of it, which it asked for less than `ttl` ago.
-    pub fn opens_directory(&mut self, id: NodeId, ttl: Duration) -> bool {
+    /// The kernel opens a directory for a user: whether it may list what it has of it, which it asked for less than `ttl` ago and for
+    /// the same user.
+    pub fn opens_directory(&mut self, id: NodeId, user: Option<User>, ttl: Duration) -> bool {
         let Some(node) = self.nodes.get_mut(&id) else { return false };
-        let known = node.listed.is_some_and(|at| at.elapsed() < ttl);
+        let known = node.listed.as_ref().is_some_and(|(at, of)| at.elapsed() < ttl && *of == user);
         if !known {
-            node.listed = Some(Instant::now());
+            node.listed = Some((Instant::now(), user));
         }
         known
     }

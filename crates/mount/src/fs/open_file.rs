@@ -11,11 +11,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
-use stdchk_client::{Pool, Reader, Session, Unpushed, Writer, time};
+use stdchk_client::{Pool, Reader, Session, Unpushed, Writer, acting_user, time};
 use stdchk_model::exact::{part, to_usize};
 use stdchk_model::message::manager::{Attr, Change, TimeNs, VersionInfo, VersionState};
 use stdchk_model::policy::Protocol;
-use stdchk_model::{ErrorCode, Failure, Ino};
+use stdchk_model::{ErrorCode, Failure, Ino, User};
 use tokio::sync::{MutexGuard, Notify};
 
 use super::debts::Debts;
@@ -24,7 +24,7 @@ use super::habits::Made;
 use super::nodes::{NodeId, Seen};
 use super::retry::Content;
 use super::{FileSystem, look_again};
-use crate::caller::LOOK_PAUSE;
+use crate::caller::{LOOK_PAUSE, UNKNOWN};
 use crate::descriptors::Opener;
 use crate::killed::Dying;
 
@@ -59,8 +59,8 @@ pub(crate) struct OpenFile {
     pub(super) left: Notify,
     /// What was taken of killed programs before there was room for it.
     pub debts: Arc<Debts>,
-    /// The tasks that opened the handles that may write.
-    openers: Mutex<Vec<u32>>,
+    /// The tasks that opened the handles that may write, and for whom.
+    openers: Mutex<Vec<(u32, Option<User>)>>,
     /// A rename gave the version of the first number the second.
     renumbered: Mutex<Option<(u64, u64)>>,
     /// When its size was set last, and the value of `writes` then.
@@ -196,7 +196,7 @@ impl OpenFile {
             return Ok(None);
         }
         let opened = match (self.writer(), writable) {
-            (Some(_), _) => self.share_session(fs, prepared.take()).await.map(|()| None),
+            (Some(_), _) => self.share_session(fs, writable, prepared.take()).await.map(|()| None),
             (None, true) => self.open_session(fs, &mut turn, prepared.take()).await.map(|()| None),
             (None, false) => self.open_reader(fs, &mut turn, prepared.take()).await.map(Some),
         };
@@ -205,7 +205,7 @@ impl OpenFile {
         turn.handles += 1;
         turn.writers += usize::from(writable);
         if writable {
-            self.openers.lock().push(opener.task);
+            self.openers.lock().push((opener.task, acting_user()));
         }
         Ok(Some(Handle::new(Arc::clone(self), writable, opener, reader)))
     }
@@ -229,13 +229,31 @@ impl OpenFile {
         }
     }
 
-    /// The file is being written here: whoever opens it sees what is written, if it still is what the name leads to.
-    async fn share_session(&self, fs: &FileSystem, prepared: Option<Content>) -> Result<(), Failure> {
+    /// The file is being written here: whoever opens it sees what is written, if it still is what the name leads to. That somebody has it
+    /// open gives nobody else a right to it, so the manager is asked for the user who opens it now.
+    async fn share_session(
+        &self,
+        fs: &FileSystem,
+        writable: bool,
+        prepared: Option<Content>,
+    ) -> Result<(), Failure> {
         match prepared {
-            Some(content) => content.end().await,
-            None => self.check_names(fs, &fs.pool.attr(self.ino()).await?)?,
+            // The manager has let this user open it just now.
+            Some(content @ (Content::Writer(_) | Content::Version(_))) => content.end().await,
+            Some(Content::Shared) => drop(fs.pool.may_open(self.ino(), writable).await?),
+            None => self.check_names(fs, &fs.pool.may_open(self.ino(), writable).await?)?,
         }
         Ok(())
+    }
+
+    /// Asks the manager whether the user for whom the present task works may write the file, unless the program `task` has opened it for
+    /// that user to write, and could do all by that handle.
+    pub async fn check_may_write(&self, pool: &Pool, task: u32) -> Result<(), Failure> {
+        let opener = (task, acting_user());
+        if task != UNKNOWN && self.openers.lock().contains(&opener) {
+            return Ok(());
+        }
+        pool.may_open(self.ino(), true).await.map(drop).map_err(look_again)
     }
 
     async fn open_session(
@@ -301,7 +319,7 @@ impl OpenFile {
     /// Comes once a program that opened the file to write was killed and isn't gone yet.
     pub async fn writer_killed(&self, dying: &Dying) {
         loop {
-            let openers = self.openers.lock().clone();
+            let openers: Vec<_> = self.openers.lock().iter().map(|(task, _)| *task).collect();
             if openers.iter().any(|opener| dying.knows(*opener)) {
                 return;
             }

@@ -5,8 +5,9 @@
 //! believing what it remembers: once. A file that is replaced again and again could be replaced between these two steps
 //! as well, and the program would see an error that no local file system gives.
 //!
-//! So the second look at a name opens the content too. It is known by the task: what a task asks for after its open was
-//! refused belongs to the second try. A task that doesn't come back for its content loses it after a while.
+//! So the second look at a name opens the content too. It is known by the task and its user: what a task asks for after its open was
+//! refused belongs to the second try, unless it has become another user. A task that doesn't come back for its content loses it
+//! after a while.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use stdchk_client::{Reader, Writer};
+use stdchk_client::{Reader, Writer, acting_user};
+use stdchk_model::User;
 use stdchk_model::message::manager::Attr;
 
 use super::nodes::NodeId;
@@ -68,10 +70,13 @@ impl Retry {
     }
 }
 
-/// The second tries under way, by task.
+/// A task, and the user for whom the manager is asked.
+type Who = (u32, Option<User>);
+
+/// The second tries under way.
 #[derive(Default)]
 pub(crate) struct Retries {
-    tasks: Mutex<HashMap<u32, Retry>>,
+    tasks: Mutex<HashMap<Who, Retry>>,
     begun: AtomicU64,
 }
 
@@ -79,38 +84,38 @@ impl Retries {
     /// The open of a task was refused: it will look again.
     pub async fn expect(self: &Arc<Self>, task: u32, writable: bool) {
         if task != UNKNOWN {
-            self.keep(task, writable, None).await;
+            self.keep((task, acting_user()), writable, None).await;
         }
     }
 
     /// Whether a lookup of this task is followed by its second try to open; and whether for writing.
     pub fn expected(&self, task: u32) -> Option<bool> {
-        self.tasks.lock().get(&task).map(|retry| retry.writable)
+        self.tasks.lock().get(&(task, acting_user())).map(|retry| retry.writable)
     }
 
     /// The task has looked again, and found this.
     pub async fn prepare(self: &Arc<Self>, task: u32, writable: bool, id: NodeId, content: Content) {
-        self.keep(task, writable, Some((id, content))).await;
+        self.keep((task, acting_user()), writable, Some((id, content))).await;
     }
 
-    async fn keep(self: &Arc<Self>, task: u32, writable: bool, prepared: Option<(NodeId, Content)>) {
+    async fn keep(self: &Arc<Self>, who: Who, writable: bool, prepared: Option<(NodeId, Content)>) {
         let number = self.begun.fetch_add(1, Ordering::Relaxed);
-        let before = self.tasks.lock().insert(task, Retry { writable, prepared, number });
+        let before = self.tasks.lock().insert(who.clone(), Retry { writable, prepared, number });
         if let Some(before) = before {
             before.give_up().await;
         }
         let retries = Arc::clone(self);
         tokio::spawn(async move {
             tokio::time::sleep(PATIENCE).await;
-            retries.forget(task, number).await;
+            retries.forget(&who, number).await;
         });
     }
 
-    async fn forget(&self, task: u32, number: u64) {
+    async fn forget(&self, who: &Who, number: u64) {
         let left = {
             let mut tasks = self.tasks.lock();
-            let same = tasks.get(&task).is_some_and(|retry| retry.number == number);
-            if same { tasks.remove(&task) } else { None }
+            let same = tasks.get(who).is_some_and(|retry| retry.number == number);
+            if same { tasks.remove(who) } else { None }
         };
         if let Some(left) = left {
             left.give_up().await;
@@ -119,7 +124,7 @@ impl Retries {
 
     /// What was prepared for this open of the task, if it is the one that was meant.
     pub async fn take(&self, task: u32, id: NodeId, writable: bool) -> Option<Content> {
-        let retry = self.tasks.lock().remove(&task)?;
+        let retry = self.tasks.lock().remove(&(task, acting_user()))?;
         match retry.prepared {
             Some((prepared, content)) if prepared == id && retry.writable == writable => Some(content),
             Some((_, content)) => {
@@ -133,6 +138,8 @@ impl Retries {
 
 #[cfg(test)]
 mod tests {
+    use stdchk_client::acting_for;
+
     use super::*;
 
     #[tokio::test]
@@ -155,9 +162,18 @@ mod tests {
         let retries = Arc::new(Retries::default());
         retries.expect(7, false).await;
         retries.expect(7, true).await;
-        retries.forget(7, 0).await;
+        retries.forget(&(7, None), 0).await;
         assert_eq!(retries.expected(7), Some(true));
-        retries.forget(7, 1).await;
+        retries.forget(&(7, None), 1).await;
         assert_eq!(retries.expected(7), None);
+    }
+
+    #[tokio::test]
+    async fn what_was_prepared_for_a_task_is_not_for_it_as_another_user() {
+        let retries = Arc::new(Retries::default());
+        retries.prepare(7, false, NodeId(1), Content::Shared).await;
+        let taken = acting_for(Some(User::new(5, 5)), retries.take(7, NodeId(1), false)).await;
+        assert!(taken.is_none());
+        assert!(retries.take(7, NodeId(1), false).await.is_some());
     }
 }

@@ -241,7 +241,7 @@ impl Filesystem for Adapter {
         atime: Option<TimeOrNow>,
         mtime: Option<TimeOrNow>,
         _ctime: Option<SystemTime>,
-        _handle: Option<FileHandle>,
+        handle: Option<FileHandle>,
         _crtime: Option<SystemTime>,
         _chgtime: Option<SystemTime>,
         _bkuptime: Option<SystemTime>,
@@ -249,7 +249,8 @@ impl Filesystem for Adapter {
         reply: ReplyAttr,
     ) {
         let (atime, mtime) = (atime.map(requested), mtime.map(requested));
-        let wanted = Wanted { mode: mode.map(|mode| mode & 0o7777), uid, gid, size, atime, mtime };
+        let mode = mode.map(|mode| mode & 0o7777);
+        let wanted = Wanted { mode, uid, gid, size, atime, mtime, handle: handle.map(|handle| handle.0) };
         let ttl = self.ttl;
         let change = self.carried(
             Origin::of(request),
@@ -464,8 +465,9 @@ impl Filesystem for Adapter {
         self.seek(Origin::of(request), ino, fh, offset, whence, reply);
     }
 
-    fn opendir(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        let (number, known) = self.fs.open_directory(NodeId(ino.0), self.ttl);
+    fn opendir(&self, request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        let user = self.groups.user(Origin::of(request));
+        let (number, known) = self.fs.open_directory(NodeId(ino.0), user, self.ttl);
         let keep = if known { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() };
         reply.opened(FileHandle(number), FopenFlags::FOPEN_CACHE_DIR | keep);
     }

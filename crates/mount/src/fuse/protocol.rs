@@ -48,7 +48,7 @@ impl Adapter {
                 tracing::warn!(inode = ino.0, %error, "the kernel did not hand over what was written");
                 return Err(Errno::EIO);
             }
-            let chosen = caller.step(fs.choose_protocol(NodeId(ino.0), protocol)).await;
+            let chosen = caller.step(fs.choose_protocol(NodeId(ino.0), protocol, caller.task())).await;
             chosen.map_err(|failure| refused("choosing a protocol", ino.0, &failure))
         };
         let answer = |reply: ReplyEmpty, chosen| match chosen {

@@ -39,12 +39,14 @@ fn back_up_and_remove(pool: &Pool, backup: &Path, keep: &str) {
     pool.ok(&["mkdir", "sim"]);
     pool.policy("sim", &["ranks=2"]);
     for timestep in 1..=SETS {
-        (0..RANKS).for_each(|rank| pool.put(&content(rank, timestep), &format!("sim/{}", name(rank, timestep))));
+        (0..RANKS)
+            .for_each(|rank| pool.put(&content(rank, timestep), &format!("sim/{}", name(rank, timestep))));
     }
     pool.wait_for_copies();
     let said = pool.ok(&["manager", "backup", backup.to_str().unwrap(), "--keep", keep]);
     assert!(said.contains("read back and intact"), "{said}");
-    let (packed, scratch) = (pool.json(&["aggregate", "sim", "--once", "--json"]), random_bytes(700 << 10, 1));
+    let (packed, scratch) =
+        (pool.json(&["aggregate", "sim", "--once", "--json"]), random_bytes(700 << 10, 1));
     assert!(!packed["sets"].as_array().unwrap().is_empty(), "{packed}");
     pool.put(&scratch, "scratch/file");
     pool.ok(&["rm", "scratch/file"]);
@@ -73,7 +75,8 @@ fn restored(pool: &Pool) -> Vec<u64> {
     let comes_back = |timestep: &u64| {
         let (number, out) = (timestep.to_string(), pool.path(&format!("out{timestep}")));
         pool.run(&["restore", "sim", "--set", &number, "-o", out.to_str().unwrap()]).code == 0
-            && (0..RANKS).all(|rank| fs::read(out.join(name(rank, *timestep))).unwrap() == content(rank, *timestep))
+            && (0..RANKS)
+                .all(|rank| fs::read(out.join(name(rank, *timestep))).unwrap() == content(rank, *timestep))
     };
     (1..=SETS).filter(comes_back).collect()
 }

@@ -387,6 +387,129 @@ fn who_writes_an_open_file_goes_on_after_its_mode_changed_and_the_manager_was_ki
     assert_eq!(pool.get("app/x"), b"begun\nended\n");
 }
 
+/// Tries each way into the file of its first argument, and prints those that the kernel or the mount lets through.
+const WAYS: &str = r#"
+import os, sys
+path = sys.argv[1]
+folder, name = os.path.split(path)
+def read(): os.close(os.open(path, os.O_RDONLY))
+def write(): os.close(os.open(path, os.O_WRONLY))
+def append(): os.close(os.open(path, os.O_WRONLY | os.O_APPEND))
+def create(): os.close(os.open(path, os.O_RDWR | os.O_CREAT))
+def emptied(): os.close(os.open(path, os.O_WRONLY | os.O_TRUNC))
+def reopened():
+    seen = os.open(path, os.O_PATH)
+    try: os.close(os.open(f"/proc/self/fd/{seen}", os.O_RDWR))
+    finally: os.close(seen)
+def truncated(): os.truncate(path, 1)
+def extended(): os.truncate(path, 1 << 20)
+def modified():
+    if os.system(f"touch -m -d @1000000000 {path} 2>/dev/null"): raise PermissionError
+def accessed(): os.utime(path, (5, 5))
+def protocol(): os.setxattr(path, "user.stdchk.protocol", b"iw")
+def chmod(): os.chmod(path, 0o666)
+def linked(): os.link(path, folder + "/linked")
+def renamed(): os.rename(path, folder + "/renamed")
+def replaced(): os.rename(sys.argv[2], path)
+def unlinked(): os.unlink(path)
+for way in (read, write, append, create, emptied, reopened, truncated, extended, modified, accessed, protocol, chmod,
+            linked, renamed, replaced, unlinked):
+    try: way()
+    except PermissionError: continue
+    except OSError as error: print(way.__name__, "failed otherwise:", error); continue
+    print(way.__name__)
+"#;
+
+/// What another user than the owner may try, with all that lets it by the kernel's own checks.
+const OVERRIDES: [&str; 2] = [
+    "--inh-caps=+dac_override,+dac_read_search,+fowner",
+    "--ambient-caps=+dac_override,+dac_read_search,+fowner",
+];
+
+/// A mount that lets other users in, and a folder there that belongs to Alice and that all may search.
+fn mount_for_others(pool: &Pool, more: &[&str]) -> Mount {
+    assert!(geteuid().is_root(), "only root lets other users into a mount, and becomes them");
+    let open = fs::Permissions::from_mode(0o755);
+    pool.work().ancestors().take(2).for_each(|folder| fs::set_permissions(folder, open.clone()).unwrap());
+    let mount = Mount::start_with(pool, "mnt", &[&["--allow-other"], more].concat());
+    for (name, owner) in [("alice", ALICE), ("bob", BOB)] {
+        fs::create_dir(mount.at(name)).unwrap();
+        chown(mount.at(name), Some(owner), Some(owner)).unwrap();
+        fs::set_permissions(mount.at(name), open.clone()).unwrap();
+    }
+    mount
+}
+
+#[test]
+fn nobody_comes_into_a_file_by_the_handle_that_another_user_has_open() {
+    for protocol in ["sw", "clw"] {
+        let pool = Pool::up(2, &[]);
+        let spool = pool.path("spool");
+        let mount = mount_for_others(&pool, &["--spool", shown(&spool)]);
+        pool.ok(&["policy", "set", "alice", &format!("protocol={protocol}")]);
+        let at = |path: &str| shown(&mount.at(path)).to_owned();
+        let ways = pool.file("ways", WAYS.as_bytes());
+        let (path, own) = (at("alice/x"), at("bob/own"));
+        let ok = |outcome: Outcome| assert_eq!(outcome.code, 0, "{outcome:?}");
+        ok(as_user(BOB, "", &[], &format!("echo bob > {own}")));
+        let (ready, go) = (pool.path("ready"), pool.path("go"));
+        fs::set_permissions(pool.work(), fs::Permissions::from_mode(0o777)).unwrap();
+        let line = format!(
+            "umask 077; exec > {path}; echo secret; sync {path}; echo > {}; while [ ! -e {} ]; do sleep 0.05; done; echo ended",
+            shown(&ready),
+            shown(&go)
+        );
+        let writing = std::thread::spawn(move || as_user(ALICE, "", &[], &line));
+        wait_until("the file is open", || ready.exists());
+        let before = fs::metadata(&path).unwrap();
+        // Whoever the kernel lets through.
+        let tried = as_user(BOB, "", &OVERRIDES, &format!("python3 {ways} {path} {own}"));
+        assert_eq!((tried.code, tried.text().as_str()), (0, ""), "{protocol}: {tried:?}");
+        let after = fs::metadata(&path).unwrap();
+        assert_eq!((after.mtime(), after.len()), (before.mtime(), before.len()), "{protocol}");
+        // Who may read reads on what is being written, and does no more.
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        let group = ALICE.to_string();
+        ok(as_user(BOB, &group, &[], &format!("grep secret {path}")));
+        let tried = as_user(BOB, &group, &OVERRIDES, &format!("python3 {ways} {path} {own}"));
+        assert_eq!((tried.code, tried.text().as_str()), (0, "read\n"), "{protocol}: {tried:?}");
+        // The owner itself, root, and a group that may write come in beside the writer.
+        ok(as_user(
+            ALICE,
+            "",
+            &[],
+            &format!("cat {path} && truncate -s 4000 {path} && truncate -s 7 {path}"),
+        ));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o660)).unwrap();
+        ok(as_user(
+            BOB,
+            &group,
+            &[],
+            &format!("cat {path} && truncate -s 4000 {path} && truncate -s 7 {path}"),
+        ));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"secret\n");
+        fs::write(&go, b"").unwrap();
+        ok(writing.join().unwrap());
+        assert_eq!(fs::read(&path).unwrap(), b"secret\nended\n", "{protocol}");
+    }
+}
+
+#[test]
+fn what_the_kernel_has_of_a_closed_folder_is_not_listed_for_another_user() {
+    let pool = Pool::up(1, &[]);
+    let mount = mount_for_others(&pool, &[]);
+    let closed = mount.at("alice");
+    fs::write(closed.join("hidden"), "").unwrap();
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).unwrap();
+    let list = format!("ls {}", shown(&closed));
+    for _ in 0..5 {
+        assert_eq!(as_user(ALICE, "", &[], &list).text(), "hidden\n");
+        let outcome = as_user(BOB, "", &OVERRIDES, &list);
+        assert!(outcome.code != 0 && !outcome.text().contains("hidden"), "{outcome:?}");
+    }
+}
+
 fn shown(path: &Path) -> &str {
     path.to_str().unwrap()
 }

@@ -97,6 +97,32 @@ fn an_older_copy_of_the_managers_store_costs_nothing_until_somebody_accepts_it()
 }
 
 #[test]
+fn a_benefactor_with_the_history_of_another_pool_or_of_another_benefactor_stops_nobody() {
+    let setup = |benefactors| Setup { mounted: false, ..Setup::of(benefactors) };
+    let (pool, other) = (setup(2).up(), setup(1).up());
+    for pool in [&pool, &other] {
+        pool.put(&random_bytes(2 << 20, 1), "app/old");
+    }
+    let history =
+        |pool: &Pool, benefactor: &str| pool.data().join("benefactors").join(benefactor).join("history");
+    let own_of_other = fs::read(history(&other, "0")).unwrap();
+    other.ok(&["down"]);
+    pool.ok(&["down"]);
+    let own_of_first = fs::read(history(&pool, "0")).unwrap();
+    for (whose, lie) in [("another pool", own_of_other), ("another benefactor", own_of_first)] {
+        fs::write(history(&pool, "1"), lie).unwrap();
+        pool.ok(&["up"]);
+        wait_until("both benefactors are there", || pool.benefactors_in("on-line").len() == 2);
+        assert!(!is(&pool, "set-back"), "by the history of {whose}");
+        let (name, content) = (format!("app/beside {whose}"), random_bytes(2 << 20, 2));
+        pool.put(&content, &name);
+        pool.wait_for_copies();
+        assert_eq!(pool.get(&name), content);
+        pool.ok(&["down"]);
+    }
+}
+
+#[test]
 fn a_damaged_store_of_the_manager_is_refused_in_one_line_with_the_way_out() {
     let pool = Pool::up(1, &[]);
     pool.put(b"content", "app/x");

@@ -58,10 +58,14 @@ impl Adversary {
 }
 
 /// Those that every other one of the usual lives has.
-const USUAL: [Adversary; 5] = [
+const USUAL: [Adversary; 9] = [
     Adversary::MakesUpEncodings,
     Adversary::MakesUpParity,
     Adversary::MakesUpAsAnother,
+    Adversary::LiesOfHistory,
+    Adversary::LiesOfTerms,
+    Adversary::LiesOfJournal,
+    Adversary::ClaimsBlocks,
     Adversary::LiesOfLoad,
     Adversary::LiesOfFailures,
 ];

@@ -5,7 +5,7 @@
 
 use stdchk_model::message::benefactor::FailedCopy;
 use stdchk_model::message::manager::{Moment, StoredBlock};
-use stdchk_model::{BlockId, EncodingId};
+use stdchk_model::{BlockId, EncodingId, Signed};
 
 use super::adversaries::Adversary;
 use super::content::{self, id};
@@ -73,7 +73,8 @@ impl World {
         let (start, commit) = (self.next(), self.next());
         let Some(id) = self.nodes[LIAR].id.filter(|_| self.nodes[LIAR].connected) else { return };
         let registration = self.nodes[LIAR].registration;
-        let follows = self.core.may_follow(id, registration, Some(Moment { start, commit }));
+        let has = Some(Signed::not_yet(Moment { start, commit }));
+        let follows = self.core.may_follow(id, registration, has);
         self.note(format!("{id} has a journal that never was: {follows:?}"));
         self.commit_store();
     }

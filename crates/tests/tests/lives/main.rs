@@ -15,6 +15,7 @@ mod disk;
 mod false_words;
 mod files;
 mod keepers;
+mod liars;
 mod life;
 mod links;
 mod making;

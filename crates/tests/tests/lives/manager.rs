@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use stdchk_manager::core::{Core, Cursor, Now, Setting, Timing};
 use stdchk_manager::store::{MemoryStore, Store as _};
 use stdchk_model::message::manager::{Change, ManagerReply, ManagerRequest};
-use stdchk_model::{BlockId, ErrorCode, Failure, OpId, PoolId, Redundancy};
+use stdchk_model::{BlockId, ErrorCode, Failure, MomentKey, OpId, PoolId, Redundancy};
 
 use super::checks::true_distance;
 use super::content::{Number, name};
@@ -38,6 +38,9 @@ pub struct Registered {
 /// For how long backups are registered, milliseconds: longer than lives take.
 const KEEP_MS: u64 = 1 << 50;
 
+/// What the manager signs with.
+pub const KEY: MomentKey = MomentKey([7; 32]);
+
 pub fn load(disk: &MemoryStore, start: u64, now: Now) -> Core {
     let timing = Timing {
         client_lease_ms: 1_500,
@@ -46,7 +49,8 @@ pub fn load(disk: &MemoryStore, start: u64, now: Now) -> Core {
         garbage_age_ms: 3_000,
         collect_every_ms: 0,
     };
-    let setting = Setting { new_pool: PoolId([7; 16]), owner: (0, 0), pid: 1, start, timing, steps: 2 };
+    let setting =
+        Setting { new_pool: PoolId([7; 16]), new_key: KEY, owner: (0, 0), pid: 1, start, timing, steps: 2 };
     Core::load(disk, setting, now).unwrap()
 }
 
@@ -196,7 +200,7 @@ impl World {
     /// Whether some benefactor remembers what the copy of the store lacks.
     fn is_backup_found_out(&self) -> bool {
         let Some(backup) = &self.backup else { return false };
-        let lacks = |moment: stdchk_model::message::manager::Moment| {
+        let lacks = |moment: stdchk_model::Signed<stdchk_model::message::manager::Moment>| {
             moment.start > backup.start || (moment.start == backup.start && moment.commit > backup.sequence)
         };
         self.nodes.iter().any(|node| node.remembered().is_some_and(lacks))

@@ -18,7 +18,7 @@ use stdchk_model::message::manager::{
 };
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, Encoding, ErrorCode, Failure, Incarnation, Maker, Receipt, ReceiptKey,
-    Tier,
+    Signed, Tier,
 };
 use stdchk_net::Caller;
 use stdchk_net::{BufferPool, Bytes, Service};
@@ -504,12 +504,12 @@ impl Node {
     }
 
     /// The moment of the manager's history that it remembers.
-    pub fn remembered(&self) -> Option<Moment> {
+    pub fn remembered(&self) -> Option<Signed<Moment>> {
         self.service.as_ref().and_then(|service| service.memory().remembered())
     }
 
     /// The manager says what moment is to be remembered.
-    pub fn told(&mut self, moment: Option<Moment>, at_once: bool) {
+    pub fn told(&mut self, moment: Option<Signed<Moment>>, at_once: bool) {
         if self.plant == Plant::MomentsAreForgotten {
             return;
         }
@@ -522,8 +522,8 @@ impl Node {
     }
 
     /// The manager that it registered with has this term.
-    pub fn led_by(&mut self, term: Term) {
-        self.term = Some(term);
+    pub fn led_by(&mut self, term: Signed<Term>) {
+        self.term = Some(term.what);
         self.service.as_ref().unwrap().memory().led_by(term).unwrap();
         self.disk.keep_memory();
     }
@@ -564,14 +564,19 @@ impl Node {
         let remembered = self.remembered().filter(|_| self.plant != Plant::SetBackUnnoticed);
         let lies = &self.lies_to_manager;
         let term = service.memory().term();
-        let beyond = |term: Term| Term { number: term.number.saturating_add(lies.term_beyond), ..term };
+        // It can't sign what no manager has told it.
+        let moment = lies.moment.map(Signed::not_yet);
+        let beyond = |term: Signed<Term>| match lies.term_beyond {
+            0 => term,
+            more => Signed::not_yet(Term { number: term.number.saturating_add(more), ..term.what }),
+        };
         let registration = Registration {
             id: self.id,
             incarnation: service.incarnation(),
             address: self.address.clone(),
             pid: 1,
             load: self.load(),
-            remembered: lies.moment.or(remembered),
+            remembered: moment.or(remembered),
             put_sequence: self.store().put_sequence(),
             receipt_key: service.receipt_key().clone(),
             term: term.map(beyond),

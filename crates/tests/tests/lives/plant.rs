@@ -126,6 +126,10 @@ pub enum Plant {
     SessionsAreForAll,
     /// A benefactor gives another one any block.
     PermitsAreNotAsked,
+    /// Nobody looks whether the manager has told a benefactor the moment that it shows.
+    MomentsAreBelieved,
+    /// Nobody looks whether a manager has told a benefactor the term that it shows.
+    TermsAreBelieved,
 
     // --- in clients
     /// A client leaves out a chunk when it tells which ones its version names.
@@ -141,7 +145,7 @@ pub enum Plant {
 }
 
 impl Plant {
-    pub const ALL: [Self; 55] = [
+    pub const ALL: [Self; 57] = [
         Self::ReceiptWithoutSync,
         Self::DurablePutWithoutSync,
         Self::KnownPutIsBelieved,
@@ -192,6 +196,8 @@ impl Plant {
         Self::UsersMayAll,
         Self::SessionsAreForAll,
         Self::PermitsAreNotAsked,
+        Self::MomentsAreBelieved,
+        Self::TermsAreBelieved,
         Self::NameLeftOut,
         Self::ToldBeforeCommitted,
         Self::RepeatedUnderAnotherName,

@@ -19,9 +19,10 @@ const MEMBER: MemberId = MemberId([77; 16]);
 
 impl World {
     pub fn trespass(&mut self, node: usize, client: usize) {
-        match self.below(3) {
+        match self.below(4) {
             0 => self.ask_as_user(),
             1 => self.ask_for_session(client),
+            2 => self.lie_at_registration(node),
             _ => self.ask_as_benefactor(node),
         }
     }

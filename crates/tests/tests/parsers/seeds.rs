@@ -13,8 +13,8 @@ use stdchk_manager::store::{MemoryStore, Store as _};
 use stdchk_model::journal;
 use stdchk_model::message::manager::{Change, FileKind, ManagerReply, ManagerRequest, Moment, VersionState};
 use stdchk_model::{
-    BlockId, ChunkId, ChunkMap, ChunkRef, ClientId, Code, Encoding, Extent, InContainer, Ino, MapRoot, OpId,
-    Policy, PoolId, SessionId, Source, cbor,
+    BlockId, ChunkId, ChunkMap, ChunkRef, ClientId, Code, Encoding, Extent, InContainer, Ino, MapRoot,
+    MomentKey, OpId, Policy, PoolId, SessionId, Source, cbor,
 };
 use stdchk_net::{BufferPool, frame};
 use stdchk_protect::Blocks;
@@ -225,6 +225,7 @@ pub fn records() -> Vec<Vec<u8>> {
     let mut store = MemoryStore::default();
     let setting = Setting {
         new_pool: PoolId([7; 16]),
+        new_key: MomentKey([7; 32]),
         owner: (0, 0),
         pid: 1,
         start: 1,

@@ -24,8 +24,8 @@ use stdchk_model::message::handshake::{Hello, Welcome};
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest};
 use stdchk_model::naming::Naming;
 use stdchk_model::{
-    BenefactorId, ChunkId, ChunkMap, ChunkRef, Failure, InContainer, Ino, KeyId, MapRoot, Policy, PoolId,
-    Receipt, ReceiptKey, cbor, name, size,
+    BenefactorId, ChunkId, ChunkMap, ChunkRef, Failure, InContainer, Ino, KeyId, MapRoot, MomentKey, Policy,
+    PoolId, Receipt, ReceiptKey, cbor, name, size,
 };
 use stdchk_net::{BufferPool, frame};
 use stdchk_protect::seal::{self, Key, Keys};
@@ -329,6 +329,7 @@ impl Records for Described<'_> {
 fn records(bytes: &[u8]) {
     let setting = Setting {
         new_pool: PoolId([7; 16]),
+        new_key: MomentKey([7; 32]),
         owner: (0, 0),
         pid: 1,
         start: 1,

@@ -77,7 +77,9 @@ pub(super) async fn run(arguments: &Backup, context: &Context) -> Outcome {
     if made.is_err() && !arguments.keep.is_zero() {
         // Nobody can return to it.
         if let Err(error) = pool.release_backup(commit).await {
-            output::note(format_args!("the backup of commit {commit} that failed may be registered still: {error}"));
+            output::note(format_args!(
+                "the backup of commit {commit} that failed may be registered still: {error}"
+            ));
         }
     }
     let Counts { inodes, versions, .. } = made?;
@@ -86,7 +88,9 @@ pub(super) async fn run(arguments: &Backup, context: &Context) -> Outcome {
         output::shown(&directory.display().to_string())
     ))?;
     if arguments.keep.is_zero() {
-        output::note("the pool doesn't keep what the backup lists: what is removed from now on can't be read after it was put back");
+        output::note(
+            "the pool doesn't keep what the backup lists: what is removed from now on can't be read after it was put back",
+        );
     }
     Ok(())
 }

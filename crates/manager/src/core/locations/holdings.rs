@@ -206,11 +206,10 @@ impl Holdings {
     /// A chunk that waits for something that is over.
     fn next_over(&self) -> Option<Slot> {
         let waited = self.by_commit.first().filter(|(commit, _)| !self.may_return_to(*commit));
-        waited.map(|(_, slot)| *slot).or_else(|| {
-            let given_up = self.given_up.first()?;
-            let from = (*given_up, Slot(0));
-            self.by_backup.range(from..=(*given_up, Slot(u32::MAX))).next().map(|(_, slot)| *slot)
-        })
+        let of = |backup: &u32| {
+            self.by_backup.range((*backup, Slot(0))..=(*backup, Slot(u32::MAX))).next().map(|(_, slot)| *slot)
+        };
+        waited.map(|(_, slot)| *slot).or_else(|| self.given_up.iter().find_map(of))
     }
 }
 

@@ -12,12 +12,16 @@ use stdchk_model::message::manager::{
     Attr, BenefactorSecret, Change, ChunkLocations, Existing, Exposed, FileKind, Hold, ManagerReply,
     ManagerRequest, Moment, PoolStatus, Registration, StoredBlock, Term, VersionInfo, VersionState,
 };
+use stdchk_model::signed::Signable;
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ClientId, Extent, Failure, Incarnation, Ino, KeyId,
-    MachineId, MapRoot, OpId, PermitKey, PoolId, Receipt, ReceiptKey, SessionId, Source, Tier,
+    MachineId, MapRoot, MomentKey, OpId, PermitKey, PoolId, Receipt, ReceiptKey, SessionId, Signed, Source,
+    Tier,
 };
 
 pub const GIB: u64 = 1 << 30;
+/// What the manager signs with.
+pub const MOMENTS: MomentKey = MomentKey([8; 32]);
 pub const CLIENT: ClientId = ClientId([9; 16]);
 pub const CHUNK_LENGTH: u32 = 1000;
 /// What all benefactors make their receipts with.
@@ -73,8 +77,15 @@ pub fn timing() -> Timing {
 }
 
 fn load(store: &MemoryStore, now: Now, start: u64) -> Core {
-    let setting =
-        Setting { new_pool: PoolId([7; 16]), owner: (1000, 100), pid: 1, start, timing: timing(), steps: 64 };
+    let setting = Setting {
+        new_pool: PoolId([7; 16]),
+        new_key: MOMENTS,
+        owner: (1000, 100),
+        pid: 1,
+        start,
+        timing: timing(),
+        steps: 64,
+    };
     Core::load(store, setting, now).unwrap()
 }
 
@@ -460,12 +471,12 @@ impl Pool {
         let request = self.registration(id, incarnation, remembered).introduced(&secret);
         match self.ask(request).unwrap() {
             ManagerReply::Registered { id, moment, registration, term, .. } => {
-                let known = self.terms.entry(id.0).or_insert(term);
-                *known = term.max(*known);
+                let known = self.terms.entry(id.0).or_insert(term.what);
+                *known = term.what.max(*known);
                 self.living.insert(id.0, incarnation);
                 self.registrations.insert((id.0, incarnation), registration);
                 self.secrets.insert(id.0, secret);
-                (id, moment)
+                (id, moment.map(|moment| moment.what))
             }
             other => panic!("{other:?}"),
         }
@@ -499,14 +510,19 @@ impl Pool {
             address: "127.0.0.1:1".to_owned(),
             pid: 1,
             load: empty_load(),
-            remembered,
+            remembered: remembered.map(|moment| self.signed(number, moment)),
             put_sequence: self.receipts,
             receipt_key: KEY,
-            term: id.and_then(|id| self.terms.get(&id).copied()),
+            term: id.and_then(|id| Some(self.signed(id, *self.terms.get(&id)?))),
             machine: self.machines.get(&number).copied(),
             labels: self.labels.get(&number).cloned().unwrap_or_default(),
             tier: if self.in_memory.contains(&number) { Tier::Memory } else { Tier::Disk },
         }
+    }
+
+    /// What the manager has signed for a benefactor.
+    pub fn signed<T: Signable>(&self, number: u32, what: T) -> Signed<T> {
+        MOMENTS.sign(what, BenefactorId(number))
     }
 
     /// Registers a benefactor that has nothing; each registration is a new life.

@@ -12,6 +12,7 @@ use crate::maker::Maker;
 use crate::message::benefactor::BenefactorLoad;
 use crate::message::handshake::{MemberId, Role};
 use crate::receipt::ReceiptKey;
+use crate::signed::Signed;
 use crate::tier::Tier;
 use crate::user::User;
 
@@ -99,18 +100,18 @@ pub struct Registration {
     /// Its space.
     #[n(4)]
     pub load: BenefactorLoad,
-    /// The last moment of the manager's history that it was told to remember, if it was.
+    /// The last moment of the manager's history that it was told to remember, if it was, as the manager has signed it.
     #[n(5)]
-    pub remembered: Option<Moment>,
+    pub remembered: Option<Signed<Moment>>,
     /// Sequence number of its last put.
     #[n(6)]
     pub put_sequence: u64,
     /// What the receipts of this life are checked with.
     #[n(7)]
     pub receipt_key: ReceiptKey,
-    /// The greatest term of a manager that it has registered with, if it has with one.
+    /// The greatest term of a manager that it has registered with, if it has with one, as that manager has signed it.
     #[n(8)]
-    pub term: Option<Term>,
+    pub term: Option<Signed<Term>>,
     /// The machine on which it runs, if it can tell.
     #[n(9)]
     pub machine: Option<MachineId>,

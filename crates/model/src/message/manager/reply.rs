@@ -12,6 +12,7 @@ use crate::journal::Piece;
 use crate::message::benefactor::Command;
 use crate::permit::PermitKey;
 use crate::policy::Policy;
+use crate::signed::Signed;
 
 /// An answer of the manager.
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]
@@ -123,13 +124,13 @@ pub enum ManagerReply {
         /// To be remembered before a block is acknowledged as durable. Absent while the manager is set back: then the
         /// benefactor keeps what it remembers.
         #[n(1)]
-        moment: Option<Moment>,
+        moment: Option<Signed<Moment>>,
         /// Number of this registration, which comes with all that the benefactor says from now on.
         #[n(2)]
         registration: u64,
         /// Of the manager. The benefactor obeys no orders over this connection if it knows a greater one.
         #[n(3)]
-        term: Term,
+        term: Signed<Term>,
         /// What permits of the manager for this benefactor's blocks are checked with, until the next key.
         #[n(4)]
         permits: PermitKey,

@@ -13,6 +13,7 @@ use crate::journal::Reach;
 use crate::message::benefactor::{BenefactorLoad, Decoded, FailedCopy};
 use crate::message::handshake::MemberId;
 use crate::receipt::Receipt;
+use crate::signed::Signed;
 use crate::tier::Durability;
 
 /// A request to the manager.
@@ -108,7 +109,7 @@ pub enum ManagerRequest {
     },
     /// A reader has had enough blocks of this encoding, each what it is named after, and they don't make the chunk. The manager has benefactors
     /// find out whether that is so. Answered by `Done`.
-    #[n(28)]
+    #[n(68)]
     Doubt {
         /// The chunk.
         #[n(0)]
@@ -124,6 +125,21 @@ pub enum ManagerRequest {
     /// name differs in the fewest numbers, as a checkpoint's from the one of the timestep before. Answered by `Version`.
     #[n(24)]
     Similar(#[n(0)] Ino),
+
+    /// Whether the user may open a file to read it, or to read and write it: for who has it open already, for another user. Changes
+    /// nothing. Answered by `Entry`.
+    #[n(27)]
+    MayOpen {
+        /// The file.
+        #[n(0)]
+        ino: Ino,
+        /// Whether to write it, too.
+        #[n(1)]
+        writes: bool,
+    },
+    /// Whether the user may make a change, before something else is done for it. Changes nothing. Answered by `Done`.
+    #[n(28)]
+    MayChange(#[n(0)] Change),
 
     // --- sessions
     /// Opens a session on a file, or opens it again after a restart of the manager. Answered by `Session`.
@@ -245,7 +261,7 @@ pub enum ManagerRequest {
     },
     /// The session has the content of these chunks, and would have coded it in just the same bytes as these encodings, of other makers,
     /// are. They count for this session from now on. Chunks that the session doesn't hold are left out. Answered by `Done`.
-    #[n(27)]
+    #[n(67)]
     Vouch {
         /// The session.
         #[n(0)]
@@ -601,7 +617,7 @@ pub enum ManagerRequest {
         now: bool,
         /// How far its journal would go if its host lost its power now, whether it wants a new base or not.
         #[n(5)]
-        durable: Option<Moment>,
+        durable: Option<Signed<Moment>>,
     },
     /// Gives up a registered backup: what it alone names is collected. Answered by `Done`.
     #[n(66)]

@@ -70,6 +70,8 @@ impl Request {
             }
             Self::Lookup { .. }
             | Self::GetAttr(_)
+            | Self::MayOpen { .. }
+            | Self::MayChange(_)
             | Self::Resolve { .. }
             | Self::ReadDir { .. }
             | Self::ReadLink(_)
@@ -134,11 +136,14 @@ impl Request {
             | Self::Pace { ino, .. }
             | Self::Sets(ino)
             | Self::Fates { folder: ino, .. } => allow(Need::Access(*ino, Access::LIST)),
-            Self::Change { change, .. } => change.needs(allow),
-            Self::Versions(ino) | Self::OpenVersion { ino, .. } | Self::ChunksOf { ino, .. } => {
-                allow(Need::Access(*ino, Access::READ))
+            Self::Change { change, .. } | Self::MayChange(change) => change.needs(allow),
+            Self::Versions(ino)
+            | Self::OpenVersion { ino, .. }
+            | Self::ChunksOf { ino, .. }
+            | Self::MayOpen { ino, writes: false } => allow(Need::Access(*ino, Access::READ)),
+            Self::Similar(ino) | Self::OpenSession { ino, .. } | Self::MayOpen { ino, writes: true } => {
+                allow(Need::Update(*ino))
             }
-            Self::Similar(ino) | Self::OpenSession { ino, .. } => allow(Need::Update(*ino)),
             Self::OpenContainer { folder: parent, .. } | Self::Create { parent, .. } => {
                 allow(Need::Access(*parent, Access::CHANGE))
             }

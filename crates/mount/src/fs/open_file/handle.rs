@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use stdchk_client::{Pool, Reader, Sought};
-use stdchk_model::{ErrorCode, Failure};
+use stdchk_client::{Pool, Reader, Sought, acting_user};
+use stdchk_model::{ErrorCode, Failure, User};
 
 use super::OpenFile;
 use crate::descriptors::{Opener, holds, process_of};
@@ -17,6 +17,8 @@ pub(crate) struct Handle {
     pub file: Arc<OpenFile>,
     pub writable: bool,
     opener: Opener,
+    /// For whom it was opened.
+    user: Option<User>,
     /// Closes under way: by which process, and how many writes they cover.
     closing: Mutex<Vec<(Option<u32>, u64)>>,
     reader: Option<Arc<Reader>>,
@@ -48,6 +50,7 @@ impl Handle {
             file,
             writable,
             opener,
+            user: acting_user(),
             closing: Mutex::default(),
             reader,
             closed_at: AtomicU64::new(u64::MAX),
@@ -178,7 +181,9 @@ impl Handle {
         if self.writable {
             turn.writers -= 1;
             let mut openers = self.file.openers.lock();
-            if let Some(at) = openers.iter().position(|opener| *opener == self.opener.task) {
+            if let Some(at) =
+                openers.iter().position(|(task, user)| (*task, user) == (self.opener.task, &self.user))
+            {
                 openers.swap_remove(at);
             }
             drop(openers);
