@@ -351,7 +351,7 @@ fn one_that_says_that_chunks_are_huge_or_tiny_keeps_nobody_from_copying_them() {
         assert_eq!(world.pool.locate(1), [0, 1]);
     }
     // Benefactor 2 has room for what the chunk has, or not, as it is and not as the liar says.
-    for (lie, free_bytes, is_copied) in [(4 << 20, 5 << 20, true), (1, 12 << 10, false), (1, 14 << 10, true)]
+    for (lie, free_bytes, is_copied) in [(4 << 20, 5 << 20, true), (1, 12_800, false), (1, 14 << 10, true)]
     {
         let mut world = World::new();
         let told = heartbeat(&world, vec![block(lie, 1)], Vec::new());
