@@ -695,7 +695,10 @@ impl Core {
         {
             return outdated("blocks may have been deleted since");
         }
-        reports::check_blocks(&receipt.blocks)
+        match receipt.blocks.iter().all(reports::can_be) {
+            true => Ok(()),
+            false => Err(commit::invalid(format!("a receipt of {at} names a block that can't be"))),
+        }
     }
 
     fn closing(&mut self, id: SessionId, size: u64, now: Now) -> Answer {

@@ -347,12 +347,15 @@ fn one_that_says_that_chunks_are_huge_or_tiny_keeps_nobody_from_copying_them() {
     for absurd in [block(0, 1), block(u32::MAX, 1), block(1, u32::MAX), block((4 << 20) + 1, 1)] {
         let mut world = World::new();
         let told = heartbeat(&world, vec![absurd], Vec::new());
-        assert_eq!(world.pool.ask_as(&benefactor(), told).unwrap_err().code, ErrorCode::Invalid);
-        assert_eq!(world.pool.locate(1), [0, 1]);
+        world.pool.ask_as(&benefactor(), told).unwrap();
+        assert_eq!(world.pool.locate(1), [0, 1], "it is left out");
+        let (_, receipt) = world.pool.receipt_of(NUMBER, vec![absurd]);
+        let receipts = vec![(BenefactorId(NUMBER), receipt)];
+        let told = ManagerRequest::Receipts { session: session(2), receipts };
+        assert_eq!(world.pool.ask_as(&client(), told).unwrap_err().code, ErrorCode::Invalid);
     }
     // Benefactor 2 has room for what the chunk has, or not, as it is and not as the liar says.
-    for (lie, free_bytes, is_copied) in [(4 << 20, 5 << 20, true), (1, 12_800, false), (1, 14 << 10, true)]
-    {
+    for (lie, free_bytes, is_copied) in [(4 << 20, 5 << 20, true), (1, 12_800, false), (1, 14 << 10, true)] {
         let mut world = World::new();
         let told = heartbeat(&world, vec![block(lie, 1)], Vec::new());
         world.pool.ask_as(&benefactor(), told).unwrap();
