@@ -93,7 +93,8 @@ impl Remaker {
         let turn = Arc::clone(&self.turns).acquire_owned().await;
         let mut turn = Some(turn.map_err(|_| unavailable("no blocks are made any more"))?);
         let remaking = self.read_own(make.chunk, own).await?;
-        let remaking = self.gather(make.chunk, remaking, make.from.get(1..).unwrap_or_default(), &mut turn).await?;
+        let remaking =
+            self.gather(make.chunk, remaking, make.from.get(1..).unwrap_or_default(), &mut turn).await?;
         // The manager orders one kind at a time.
         let as_copies = make.blocks.iter().all(|block| block.index.is_none());
         let made = blocking(move || remaking.remake(as_copies)).await?;

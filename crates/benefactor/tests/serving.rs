@@ -397,7 +397,9 @@ async fn store_made_up(content: &[u8], first: u8, at: &[&Running]) -> Encoding {
     let hashes = (0..5).map(|index| ChunkId::of(&stored(index))).collect();
     let encoding = Encoding { hashes, ..made.encoding.clone() };
     for (index, at) in (0u8..).zip(at) {
-        put_block(&at.connection, encoding.block(chunk, index), encoding.clone(), &stored(index)).await.unwrap();
+        put_block(&at.connection, encoding.block(chunk, index), encoding.clone(), &stored(index))
+            .await
+            .unwrap();
     }
     encoding
 }

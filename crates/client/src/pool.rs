@@ -20,8 +20,8 @@ use stdchk_model::message::manager::{
 };
 use stdchk_model::policy::Protocol;
 use stdchk_model::{
-    BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ClientId, EncodingId, ErrorCode, Failure, Ino, MapRoot, OpId,
-    Policy, PoolId, SessionId,
+    BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ClientId, EncodingId, ErrorCode, Failure, Ino,
+    MapRoot, OpId, Policy, PoolId, SessionId,
 };
 use stdchk_net::{BufferPool, Keys, Retry, machine, waits};
 use stdchk_protect::{distance_at, is_readable_at};

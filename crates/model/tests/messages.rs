@@ -18,10 +18,11 @@ use stdchk_model::message::handshake::{
     Hello, Join, JoinKey, Joined, MemberId, PROTOCOL, Role, TokenId, Welcome,
 };
 use stdchk_model::message::manager::{
-    Attr, BenefactorInfo, BenefactorSecret, BenefactorState, BrokenEncodings, Change, CheckpointSet, ChunkLocations, DirEntry,
-    Existing, Exposed, ExposedSet, FileKind, Hold, KeeperInfo, Location, ManagerInfo, ManagerReply,
-    ManagerRequest, MemberInfo, MemorySpace, Moment, Pace, PackedMembers, PlacedHost, Placement, PoolStatus,
-    Registration, Sent, SetFate, SetMember, SetState, Space, StoredBlock, Term, VersionInfo, VersionState,
+    Attr, BenefactorInfo, BenefactorSecret, BenefactorState, BrokenEncodings, Change, CheckpointSet,
+    ChunkLocations, DirEntry, Existing, Exposed, ExposedSet, FileKind, Hold, KeeperInfo, Location,
+    ManagerInfo, ManagerReply, ManagerRequest, MemberInfo, MemorySpace, Moment, Pace, PackedMembers,
+    PlacedHost, Placement, PoolStatus, Registration, Sent, SetFate, SetMember, SetState, Space, StoredBlock,
+    Term, VersionInfo, VersionState,
 };
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, Code, Durability, Encoding, EncodingId, ErrorCode,

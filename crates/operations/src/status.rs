@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use stdchk_model::message::benefactor::{OwnerWish, StorageState};
 use stdchk_model::message::manager::{
-    self, BenefactorInfo, BenefactorState, BrokenEncodings, KeeperInfo, ManagerInfo, MemorySpace, PoolStatus, Space,
+    self, BenefactorInfo, BenefactorState, BrokenEncodings, KeeperInfo, ManagerInfo, MemorySpace, PoolStatus,
+    Space,
 };
 use stdchk_model::{Maker, Tier, size};
 
@@ -253,7 +254,9 @@ impl BrokenBy {
             (Some(uid), true) => format!("user {uid}"),
             (Some(uid), false) => format!("user {uid} at {hosts}"),
             (None, false) => hosts,
-            (None, true) if self.maker == Maker::LOCAL.to_string() => "a process of the pool's own user".to_owned(),
+            (None, true) if self.maker == Maker::LOCAL.to_string() => {
+                "a process of the pool's own user".to_owned()
+            }
             (None, true) => format!("maker {}, whose member the pool doesn't know", self.maker),
         }
     }
@@ -747,8 +750,12 @@ mod tests {
             uid,
             hosts: hosts.iter().map(|host| (*host).to_owned()).collect(),
         };
-        status.broken =
-            vec![broken(0, None, &[]), broken(1, Some(1000), &["lab-7", "lab-8"]), broken(2, None, &["lab-9"]), broken(3, None, &[])];
+        status.broken = vec![
+            broken(0, None, &[]),
+            broken(1, Some(1000), &["lab-7", "lab-8"]),
+            broken(2, None, &["lab-9"]),
+            broken(3, None, &[]),
+        ];
         let (word, reasons) = health(&status);
         assert_eq!((word, reasons.len()), (Condition::Degraded, 1));
         let named = "a process of the pool's own user; user 1000 at lab-7, lab-8; lab-9; maker 0303030303030303, whose";

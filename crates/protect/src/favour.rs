@@ -14,7 +14,8 @@ pub fn favoured(held: &[Held], wanted: u8) -> Option<EncodingId> {
     if wanted <= 1 {
         return None;
     }
-    let fragments = held.iter().filter(|block| !block.encoding.code.is_copy() && block.trust != Trust::Broken);
+    let fragments =
+        held.iter().filter(|block| !block.encoding.code.is_copy() && block.trust != Trust::Broken);
     let all: BTreeSet<(Reverse<bool>, u32, EncodingId)> = fragments
         .map(|block| {
             let code = block.encoding.code;

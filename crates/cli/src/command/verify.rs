@@ -52,7 +52,9 @@ fn print(verified: &Verified) -> Outcome {
     }
     for (maker, chunks) in &verified.makers {
         let chunks = output::count(*chunks, "chunk");
-        output::line(format_args!("{chunks} with fragments made by {maker} that don't make them: `stdchk status` names its hosts"))?;
+        output::line(format_args!(
+            "{chunks} with fragments made by {maker} that don't make them: `stdchk status` names its hosts"
+        ))?;
     }
     let verdict = match (verified.bad.len(), verified.at_risk_chunks) {
         _ if verified.versions == 0 => "nothing to verify".to_owned(),

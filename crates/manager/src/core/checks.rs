@@ -125,7 +125,11 @@ impl Found {
 /// Different members among benefactors; those without one are each their own: they are all of the manager's machine, whose owner runs the pool.
 fn voices(of: &[BenefactorId], registry: &Registry) -> usize {
     let mut members = BTreeSet::new();
-    of.iter().filter(|id| registry.get(**id).is_none_or(|one| one.member.is_none_or(|member| members.insert(member)))).count()
+    of.iter()
+        .filter(|id| {
+            registry.get(**id).is_none_or(|one| one.member.is_none_or(|member| members.insert(member)))
+        })
+        .count()
 }
 
 impl Checks {
@@ -182,7 +186,8 @@ impl Checks {
 
     /// Ends the order if this answers it.
     fn answered(&mut self, by: BenefactorId, (chunk, encoding): Encoded) -> bool {
-        let is_it = |running: &Running| running.is_ordered && (running.at, running.encoding) == (by, encoding);
+        let is_it =
+            |running: &Running| running.is_ordered && (running.at, running.encoding) == (by, encoding);
         let is_answer = self.running.get(&chunk).is_some_and(is_it);
         if is_answer {
             self.end(&chunk);
@@ -216,8 +221,12 @@ impl Checks {
     /// Some of the doubts, all of them in turn.
     fn next_doubts(&mut self) -> Vec<Encoded> {
         let after = self.looked_at.take().map_or(Bound::Unbounded, Bound::Excluded);
-        let next: Vec<Encoded> =
-            self.doubts.range((after, Bound::Unbounded)).take(LOOKED_AT).map(|(encoded, _)| *encoded).collect();
+        let next: Vec<Encoded> = self
+            .doubts
+            .range((after, Bound::Unbounded))
+            .take(LOOKED_AT)
+            .map(|(encoded, _)| *encoded)
+            .collect();
         self.looked_at = next.last().copied().filter(|_| next.len() == LOOKED_AT);
         next
     }
@@ -249,14 +258,19 @@ impl Core {
         let encoded = (chunk, encoding);
         let member = self.asking;
         let trust = self.locations.get(&chunk).and_then(|chunk| trust_of(chunk, encoding));
-        let is_new = trust.is_some_and(|trust| trust != Trust::Broken) && !self.checks.doubts.contains_key(&encoded);
+        let is_new =
+            trust.is_some_and(|trust| trust != Trust::Broken) && !self.checks.doubts.contains_key(&encoded);
         let of_member = || self.checks.doubts.values().filter(|other| **other == member).count();
         // What two have found good needs no third look whenever somebody says so.
         let is_settled = || {
             let found = self.checks.found.get(&encoded);
             found.is_some_and(|found| found.broken.is_empty() && voices(&found.good, &self.registry) > 1)
         };
-        if is_new && self.checks.doubts.len() < DOUBTS_MAX && of_member() < DOUBTS_OF_MEMBER_MAX && !is_settled() {
+        if is_new
+            && self.checks.doubts.len() < DOUBTS_MAX
+            && of_member() < DOUBTS_OF_MEMBER_MAX
+            && !is_settled()
+        {
             tracing::info!(%chunk, ?encoding, maker = %encoding.maker, "a reader says that an encoding doesn't make its chunk");
             self.checks.doubts.insert(encoded, member);
             // It may be known already, of blocks that were put anew.
@@ -403,7 +417,12 @@ impl Core {
     }
 
     /// Of blocks that stand beside an encoding, those whose holders have decoded it.
-    pub(super) fn given_up(&self, chunk: &ChunkId, favoured: EncodingId, mut beside: Vec<Holder>) -> Vec<Holder> {
+    pub(super) fn given_up(
+        &self,
+        chunk: &ChunkId,
+        favoured: EncodingId,
+        mut beside: Vec<Holder>,
+    ) -> Vec<Holder> {
         let is_trusted = self.trust(&(*chunk, favoured)) == Some(Trust::Trusted);
         beside.retain(|holder| {
             is_trusted
@@ -441,7 +460,8 @@ impl Core {
         let own: Vec<ChunkId> = own.into_iter().flatten().copied().collect();
         let mut commands = Vec::new();
         for chunk in own {
-            let Some(Running { encoding, is_ordered: false, .. }) = self.checks.running.get(&chunk).copied() else {
+            let Some(Running { encoding, is_ordered: false, .. }) = self.checks.running.get(&chunk).copied()
+            else {
                 continue;
             };
             match self.check_order((chunk, encoding), at) {
@@ -460,7 +480,8 @@ impl Core {
     /// The order to decode an encoding; `None` if too few of its blocks can be read now.
     fn check_order(&self, (id, encoding): Encoded, at: BenefactorId) -> Option<Check> {
         let chunk = self.locations.get(&id)?;
-        let mut own: Vec<_> = chunk.online(&self.registry).filter(|holder| holder.encoding == encoding).collect();
+        let mut own: Vec<_> =
+            chunk.online(&self.registry).filter(|holder| holder.encoding == encoding).collect();
         own.sort_by_key(|holder| (holder.benefactor != at, holder.index));
         let source = |index, benefactor: BenefactorId| {
             let address = self.registry.get(benefactor)?.address.clone();
@@ -494,13 +515,15 @@ impl Core {
             let chunk = locations.get(id).filter(|chunk| trust_of(chunk, *encoding).is_some());
             // What was found broken may be put again; what was found good is doubted again.
             let is_news = has_room && (chunk.is_some() || !found.broken.is_empty());
-            let stands_beside = |chunk: &Chunk| chunk.holders.iter().any(|holder| holder.encoding != *encoding);
+            let stands_beside =
+                |chunk: &Chunk| chunk.holders.iter().any(|holder| holder.encoding != *encoding);
             is_news
                 || chunk.is_some_and(stands_beside)
                 || running.contains_key(id)
                 || doubts.contains_key(encoded)
         });
-        failing.retain(|id, (_, retry_ms)| *retry_ms + FAILURES_KEPT_MS > now.ms && locations.get(id).is_some());
+        failing
+            .retain(|id, (_, retry_ms)| *retry_ms + FAILURES_KEPT_MS > now.ms && locations.get(id).is_some());
         makers.retain(|_, (_, last_ms)| now.ms.saturating_sub(*last_ms) < NAMED_MS);
     }
 }

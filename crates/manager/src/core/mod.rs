@@ -58,8 +58,8 @@ use stdchk_model::message::manager::{
 };
 use stdchk_model::user::Access;
 use stdchk_model::{
-    BenefactorId, BlockId, ChunkId, ClientId, Durability, EncodingId, ErrorCode, Failure, Ino, Maker, MomentKey,
-    OpId, PoolId, Receipt, SessionId, User, cbor, size,
+    BenefactorId, BlockId, ChunkId, ClientId, Durability, EncodingId, ErrorCode, Failure, Ino, Maker,
+    MomentKey, OpId, PoolId, Receipt, SessionId, User, cbor, size,
 };
 use stdchk_placement::{RoundRobin, Select, Wish};
 
@@ -738,7 +738,10 @@ impl Core {
         {
             return outdated("blocks may have been deleted since");
         }
-        reports::check_blocks(&receipt.blocks)
+        match receipt.blocks.iter().all(reports::can_be) {
+            true => Ok(()),
+            false => Err(commit::invalid(format!("a receipt of {at} names a block that can't be"))),
+        }
     }
 
     fn closing(&mut self, id: SessionId, close: EarlyClose, now: Now) -> Answer {

@@ -38,23 +38,25 @@ impl Core {
         let Registration { incarnation, pid, load, remembered, put_sequence, receipt_key, term, .. } =
             registration;
         let next_inventory = self.registry.next_inventory();
-        let awaited_since = self.registry.awaited_since(self.asking, now.ms, &self.setting.timing);
+        let Some(known) = self.registry.get(id) else { return Err(unexpected()) };
+        let new_life = known.incarnation != Some(incarnation);
+        // Nobody waits without end for the inventory of one that ends each time before it is told.
+        let is_awaited = known.incarnation.is_some() && !known.reported;
+        let awaited_since = match new_life && !is_awaited {
+            true => self.registry.awaited_since(self.asking, now.ms, &self.setting.timing),
+            false => known.registered_ms,
+        };
         let Some(benefactor) = self.registry.get_mut(id) else { return Err(unexpected()) };
         if benefactor.tier == Tier::Memory {
             self.hosts.remove(HostKey::Benefactor(id));
         }
-        let new_life = benefactor.incarnation != Some(incarnation);
-        // Nobody waits without end for the inventory of one that ends each time before it is told.
-        let is_awaited = benefactor.incarnation.is_some() && !benefactor.reported;
         benefactor.incarnation = Some(incarnation);
         benefactor.pid = pid;
         benefactor.heard_ms = now.ms;
         benefactor.tells = false;
         if new_life {
             benefactor.reported = false;
-            if !is_awaited {
-                benefactor.registered_ms = awaited_since;
-            }
+            benefactor.registered_ms = awaited_since;
             (benefactor.not_more_ms, benefactor.not_fewer_ms) = (now.ms, now.ms);
             benefactor.durable_sequence = 0;
             benefactor.fence = put_sequence;
@@ -102,7 +104,6 @@ impl Core {
             return Err(unexpected());
         };
         check_length("blocks of an inventory", blocks.len())?;
-        check_blocks(&blocks)?;
         let benefactor = self.registry.registered(id, registration)?;
         if !benefactor.tells {
             return Err(super::commit::invalid("an inventory that was not begun"));
@@ -143,7 +144,6 @@ impl Core {
             "blocks of a heartbeat",
             added.len().max(removed.len()).max(copies_failed.len().max(decoded.len())),
         )?;
-        check_blocks(&added)?;
         let benefactor = self.registry.registered(id, registration)?;
         benefactor.heard_ms = now.ms;
         benefactor.durable_sequence = durable_sequence;
@@ -250,6 +250,11 @@ impl Core {
         blocks: &[StoredBlock],
         now: Now,
     ) {
+        let (blocks, absurd): (Vec<&StoredBlock>, Vec<&StoredBlock>) =
+            blocks.iter().partition(|stored| can_be(stored));
+        if let Some(example) = absurd.first() {
+            tracing::warn!(%id, count = absurd.len(), ?example, "a benefactor says that it has what can't be");
+        }
         for stored in blocks {
             self.locations.confirm(stored, id, inventory, age, now.ms);
             self.keep_block(&stored.block, id);
@@ -308,25 +313,12 @@ impl Core {
     }
 }
 
-/// Refuses blocks that can't be.
-pub(super) fn check_blocks(blocks: &[StoredBlock]) -> Result<(), Failure> {
-    let can_be = |stored: &StoredBlock| {
-        let StoredBlock { block, plain_length, stored_length } = stored;
-        let plain =
-            usize::try_from(*plain_length).is_ok_and(|length| (1..=CHUNK_BYTES_MAX).contains(&length));
-        let is_short = usize::try_from(*stored_length).is_ok_and(|length| length <= BLOCK_BYTES_MAX);
-        plain && is_short && block.index < block.encoding.code.blocks()
-    };
-    match blocks.iter().find(|stored| !can_be(stored)) {
-        None => Ok(()),
-        Some(StoredBlock { block, plain_length, stored_length }) => {
-            let message = format!(
-                "a block of chunk {} of {plain_length} bytes, {stored_length} of them stored, can't be",
-                block.chunk
-            );
-            Err(super::commit::invalid(message))
-        }
-    }
+/// Whether a block is as long as one can be, and one of its encoding's.
+pub(super) fn can_be(stored: &StoredBlock) -> bool {
+    let StoredBlock { block, plain_length, stored_length } = stored;
+    let plain = usize::try_from(*plain_length).is_ok_and(|length| (1..=CHUNK_BYTES_MAX).contains(&length));
+    let is_short = usize::try_from(*stored_length).is_ok_and(|length| length <= BLOCK_BYTES_MAX);
+    plain && is_short && block.index < block.encoding.code.blocks()
 }
 
 fn unexpected() -> Failure {

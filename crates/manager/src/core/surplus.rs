@@ -13,11 +13,15 @@
 //!
 //! Blocks that are to go ([`Holder::is_to_go`]) count for nothing here: those that stay must keep the chunk as far from loss as is wanted
 //! alone, by what the block that goes is one of, or by copies ([`can_spare`]). Then the others go, all that are beyond doubt. Blocks on machines that go soon count for nothing, too, and stay.
+//!
+//! A member of the pool may say that its benefactors have what they haven't. So of blocks that are merely too many those of members go
+//! first that say to have several, and none goes whose loss would leave fewer members than are wanted, as far as there are so many.
 
+use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 
 use stdchk_model::{BenefactorId, ChunkId, EncodingId, Tier};
-use stdchk_protect::{Held, can_spare, surplus as superfluous};
+use stdchk_protect::{Held, can_spare, distance, surplus as superfluous};
 
 use super::chunk::{Chunk, Holder, held};
 use super::locations::Slot;
@@ -76,12 +80,48 @@ impl Core {
         let (mut gone, mut staying): (Vec<Holder>, Vec<Holder>) =
             blocks.into_iter().partition(|holder| holder.leaves(&self.registry));
         gone.retain(|holder| holder.is_to_go(&self.registry));
-        let held: Vec<Held> = held(staying.iter(), &self.registry).collect();
+        let mut held: Vec<Held> = held(staying.iter(), &self.registry).collect();
         gone.retain(|holder| can_spare(&holder.held(&self.registry), held.iter().copied(), wanted));
-        let superfluous = superfluous(&held, wanted);
+        let all = held.clone();
+        let of_its_member = |block: &Held| {
+            let first = self.first_of_member(block.benefactor, &all);
+            all.iter().filter(|other| self.first_of_member(other.benefactor, &all) == first).count()
+        };
+        held.sort_by_key(|block| Reverse(of_its_member(block)));
+        let superfluous = self.spare_members(&held, superfluous(&held, wanted), wanted);
         staying.retain(|holder| superfluous.contains(&holder.held(&self.registry)));
         gone.append(&mut staying);
         gone
+    }
+
+    /// Those of the superfluous blocks without which as many members have blocks as are wanted, as far as there are so many.
+    fn spare_members(&self, held: &[Held], superfluous: Vec<Held>, wanted: u8) -> Vec<Held> {
+        let mut left = held.to_vec();
+        let least = wanted.min(self.distance_of_members(&left));
+        let mut gone = Vec::new();
+        for block in superfluous {
+            let others: Vec<Held> = left.iter().filter(|other| **other != block).copied().collect();
+            if self.distance_of_members(&others) >= least {
+                left = others;
+                gone.push(block);
+            }
+        }
+        gone
+    }
+
+    /// How many members have to be lost before a chunk is of which these blocks are there. Benefactors of the manager's machine are members by
+    /// themselves here.
+    fn distance_of_members(&self, held: &[Held]) -> u8 {
+        let of_member = |block: &Held| self.first_of_member(block.benefactor, held);
+        distance(held.iter().map(|block| Held { benefactor: of_member(block), ..*block }))
+    }
+
+    /// The first of the benefactors that have these blocks of the member that a benefactor is of.
+    fn first_of_member(&self, id: BenefactorId, held: &[Held]) -> BenefactorId {
+        let member = |id: BenefactorId| self.registry.get(id).and_then(|benefactor| benefactor.member);
+        let Some(of) = member(id) else { return id };
+        let mut all = held.iter().map(|block| block.benefactor);
+        all.find(|other| member(*other) == Some(of)).unwrap_or(id)
     }
 
     /// The blocks of a chunk that surely are on disks and stay there; none while somebody is busy with the chunk.

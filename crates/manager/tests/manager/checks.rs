@@ -145,7 +145,10 @@ fn what_two_find_broken_counts_for_nothing_goes_as_a_whole_and_its_maker_is_name
     // The order was given with the heartbeats.
     says(&mut pool, 1, false);
     let broken = pool.status().broken;
-    assert_eq!(broken.iter().map(|broken| (broken.maker, broken.count)).collect::<Vec<_>>(), [(Maker([9; 8]), 1)]);
+    assert_eq!(
+        broken.iter().map(|broken| (broken.maker, broken.count)).collect::<Vec<_>>(),
+        [(Maker([9; 8]), 1)]
+    );
     assert_eq!(deleting(&mut pool), [2, 3, 4]);
     assert_eq!(holders(&mut pool), [0, 1]);
     assert_eq!(checker(&mut pool), None);

@@ -8,7 +8,8 @@ use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest};
 use stdchk_model::message::handshake::Role;
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, VersionState};
 use stdchk_model::{
-    BenefactorId, ChunkId, ChunkMap, ChunkRef, ClientId, Code, Encoding, Extent, MapRoot, Receipt, SessionId, Source,
+    BenefactorId, ChunkId, ChunkMap, ChunkRef, ClientId, Code, Encoding, Extent, MapRoot, Receipt, SessionId,
+    Source,
 };
 use stdchk_net::{Bytes, Connection};
 use stdchk_tests::{has_all_copies, random_bytes, wait_until};
@@ -95,7 +96,8 @@ fn made_up_fragments_beside_copies_are_found_out_and_go_and_who_stored_them_is_n
     wait_until("the fragments are found out and gone", || {
         let status = hosts.ok("manager", &["status", "--json"]).json();
         let named = &status["broken_encodings"];
-        let is_named = named[0]["uid"] == BOB && named[0]["maker"] == maker.as_str() && named[0]["encodings"] == 1;
+        let is_named =
+            named[0]["uid"] == BOB && named[0]["maker"] == maker.as_str() && named[0]["encodings"] == 1;
         let gone = Runtime::new().unwrap().block_on(async {
             let manager = hosts.connect(Role::Manager, &hosts.address, Role::Client, hosts.keys("bob")).await;
             let (copies, fragments) = holders(&manager, &content).await;

@@ -18,9 +18,10 @@ impl World {
         let other = self.nodes[(node + 1) % self.nodes.len()].id.unwrap_or(id);
         let moment = Moment { start: self.next(), commit: 1 << 40 };
         let term = Term { number: 1 << 40, start: self.next() };
-        let ManagerRequest::Register { mut registration, secret, .. } = self.nodes[node].registration()
+        let ManagerRequest::Register { mut registration, secret: Some(secret), .. } =
+            self.nodes[node].registration()
         else {
-            panic!("not a registration")
+            panic!("not a registration with a secret")
         };
         let (signed_moment, signed_term) = match (self.plant, self.below(3)) {
             // As if nobody looked who has signed it.
@@ -31,7 +32,6 @@ impl World {
         };
         (registration.remembered, registration.term) = (Some(signed_moment), Some(signed_term));
         self.note(format!("{id} lies when it registers"));
-        let secret = secret.expect("a benefactor here brings its secret along");
         let Ok(ManagerReply::Registered { term: answered, .. }) = self.ask(registration.introduced(&secret))
         else {
             panic!("a benefactor that lies is served no more")
