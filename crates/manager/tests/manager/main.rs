@@ -17,6 +17,7 @@ mod history;
 mod liars;
 mod lifetimes;
 mod loads;
+mod makers;
 mod memory;
 mod namespace_model;
 mod pasts;

@@ -24,6 +24,7 @@ mod lifetimes;
 mod loaded;
 mod machines;
 mod made_up;
+mod makers;
 mod manager;
 mod memory;
 mod mounts;
