@@ -65,6 +65,7 @@ impl Core {
         }
         let open = self.sessions.get_mut(session, now.ms)?;
         let (ino, begun_with, before) = (open.ino, open.durability, std::mem::take(&mut open.names));
+        let maker = open.maker;
         let written_ms = open.opened_ms.map(|opened_ms| now.ms.saturating_sub(opened_ms));
         if before.len() as u64 != named_before {
             let message =
@@ -93,6 +94,7 @@ impl Core {
             lived_ms: self.namespace.lived_ms,
             written_ms,
             key,
+            maker,
         };
         self.references.introduce(&root, &referred);
         let (info, position) = self.namespace.commit(ino, version)?;

@@ -426,7 +426,7 @@ impl Core {
                 ManagerReply::Version { info, root, attr: namespace.attr(ino)?, hold: None }
             }
             Q::Similar(ino) => {
-                let (info, root) = namespace.similar(ino)?.unzip();
+                let (info, root) = namespace.similar(ino, self.asking_maker)?.unzip();
                 ManagerReply::Version { info, root, attr: namespace.attr(ino)?, hold: None }
             }
             Q::ChunksOf { ino, version, after } => ManagerReply::Chunks(self.chunks_of(ino, version, after)?),

@@ -14,6 +14,7 @@ mod harness;
 mod history;
 mod lifetimes;
 mod loads;
+mod makers;
 mod memory;
 mod namespace_model;
 mod pasts;

@@ -17,7 +17,7 @@ const OTHER: u32 = 3;
 const GROUP: u32 = 5;
 
 fn asker(user: User) -> Asker {
-    Asker { member: None, user: Some(user) }
+    Asker { user: Some(user), ..Asker::default() }
 }
 
 fn owner() -> Asker {
@@ -434,7 +434,8 @@ fn what_a_user_makes_is_its_own_whatever_it_says() {
 #[test]
 fn nobody_comes_to_the_content_of_another_ones_file_by_a_detour() {
     let mut tree = Tree::new(0o777, 0o600);
-    let adversary = Asker { member: Some(MemberId([2; 16])), user: Some(User::new(OTHER, 8)) };
+    let adversary =
+        Asker { member: Some(MemberId([2; 16])), user: Some(User::new(OTHER, 8)), ..Asker::default() };
     let refused = |pool: &mut Pool, request: Q| {
         let answer = pool.ask_as(&adversary, request.clone());
         assert!(is_refused(&answer), "{request:?}: {answer:?}");

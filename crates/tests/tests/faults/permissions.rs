@@ -26,21 +26,28 @@ const BOB: u32 = 4002;
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A pool that serves the network of this machine, and hosts that have joined it.
-struct Hosts {
-    home: TempDir,
+pub struct Hosts {
+    pub home: TempDir,
     address: String,
 }
 
 impl Hosts {
     fn start() -> Self {
+        Self::with_benefactors(2)
+    }
+
+    pub fn with_benefactors(count: u8) -> Self {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let hosts = Self { home: TempDir::new().unwrap(), address: free.to_string() };
         hosts.ok("manager", &["pool", "init", "--listen", &hosts.address]);
-        hosts.ok("manager", &["up", "--benefactors", "2", "--donate", "256MiB", "--floor", "1MiB"]);
+        hosts.ok(
+            "manager",
+            &["up", "--benefactors", &count.to_string(), "--donate", "256MiB", "--floor", "1MiB"],
+        );
         hosts
     }
 
-    fn path(&self, host: &str, name: &str) -> PathBuf {
+    pub fn path(&self, host: &str, name: &str) -> PathBuf {
         let folder = self.home.path().join(host);
         fs::create_dir_all(&folder).unwrap();
         folder.join(name)
@@ -52,7 +59,7 @@ impl Hosts {
         outcome(command)
     }
 
-    fn ok(&self, host: &str, arguments: &[&str]) -> Outcome {
+    pub fn ok(&self, host: &str, arguments: &[&str]) -> Outcome {
         let outcome = self.run(host, arguments);
         assert_eq!(outcome.code, 0, "{host}: {arguments:?}: {outcome:?}");
         outcome
@@ -67,7 +74,7 @@ impl Hosts {
     }
 
     /// Lets a host join as a client, for this user alone or for all.
-    fn join(&self, host: &str, user: Option<u32>) {
+    pub fn join(&self, host: &str, user: Option<u32>) {
         let user = user.map(|user| user.to_string());
         let mut token = vec!["pool", "token", "--for", "client"];
         if let Some(user) = &user {
@@ -77,11 +84,11 @@ impl Hosts {
         self.ok(host, &["pool", "join", &self.address, "--token", &token]);
     }
 
-    fn keys(&self, host: &str) -> Arc<Keys> {
+    pub fn keys(&self, host: &str) -> Arc<Keys> {
         Arc::new(Keys::load(&self.path(host, "pool/keys")).unwrap())
     }
 
-    async fn connect(&self, server: Role, address: &str, role: Role, keys: Arc<Keys>) -> Connection {
+    pub async fn connect(&self, server: Role, address: &str, role: Role, keys: Arc<Keys>) -> Connection {
         let identity = Identity { role, pool: None, keys: Some(keys) };
         Connection::open(server, address, &identity, &BufferPool::new(8 << 20)).await.unwrap()
     }

@@ -7,7 +7,7 @@ use stdchk_model::message::manager::{ManagerReply, ManagerRequest, VersionState}
 use stdchk_model::policy::Semantics;
 use stdchk_model::{
     BenefactorId, BlockId, ClientId, EncodingId, ErrorCode, Failure, Ino, MapRoot, Policy, Receipt,
-    Redundancy, SessionId, Tier,
+    Redundancy, SessionId, Tier, Trust,
 };
 use stdchk_protect::{Held, copies_in_memory, missing, suffices, taken};
 
@@ -277,7 +277,7 @@ fn held_of(places: &BTreeSet<Place>, number: Number, in_memory: &BTreeSet<Benefa
     let held = |(block, at): &Place| {
         let BlockId { encoding, index, .. } = *block;
         let tier = if in_memory.contains(at) { Tier::Memory } else { Tier::Disk };
-        Held { benefactor: *at, encoding, index, tier }
+        Held { benefactor: *at, encoding, index, tier, trust: Trust::Trusted }
     };
     own.map(held).collect()
 }

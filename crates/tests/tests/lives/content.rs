@@ -8,7 +8,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::OnceLock;
 
 use stdchk_model::{
-    BlockId, ChunkId, ChunkMap, ChunkRef, Code, Encoding, EncodingId, Extent, MapRoot, Redundancy, Source,
+    BlockId, ChunkId, ChunkMap, ChunkRef, Code, Encoding, EncodingId, Extent, Maker, MapRoot, Redundancy,
+    Source,
 };
 use stdchk_net::Bytes;
 use stdchk_protect::Blocks;
@@ -86,7 +87,7 @@ fn all_blocks(id: ChunkId, content: &[u8]) -> Vec<((ChunkId, EncodingId), Blocks
     let redundancies = REDUNDANCIES.iter().map(|redundancy| code(redundancy.parse().unwrap()));
     let codes: BTreeSet<Code> = redundancies.collect();
     let blocks = codes.into_iter().flat_map(|code| {
-        forms.clone().map(|(codec, encoded)| Blocks::of(chunk, codec.number(), encoded, code))
+        forms.clone().map(|(codec, encoded)| Blocks::of(chunk, codec.number(), encoded, code, Maker::LOCAL))
     });
     blocks.map(|blocks| ((id, blocks.encoding.id(id)), blocks)).collect()
 }

@@ -3,10 +3,10 @@
 //! A model of `Copies` and `Remaker` of a benefactor, which are bound to sockets. What puts fragments together is the real
 //! `protect::Remaking`.
 
-use stdchk_model::message::benefactor::{FailedCopy, Make, SourceBlock};
+use stdchk_model::message::benefactor::{Decoded, FailedCopy, Make, SourceBlock};
 use stdchk_model::{BenefactorId, BlockId, ChunkId, Encoding};
 use stdchk_net::Bytes;
-use stdchk_protect::Remaking;
+use stdchk_protect::{BadFragments, Remaking};
 
 use super::content::{name, shown};
 use super::node::Work;
@@ -52,8 +52,17 @@ impl World {
     /// Makes blocks of others, to be put one after the other.
     fn remake(&mut self, node: usize, make: &Make) {
         let as_copies = make.blocks.iter().all(|new| new.index.is_none());
-        let made = self.gather(node, make).and_then(|remaking| remaking.remake(as_copies).ok());
-        let Some(made) = made else { return self.making_failed(node, make.chunk, None) };
+        let made = self.gather(node, make).map(|remaking| remaking.remake(as_copies));
+        let is_right = match &made {
+            Some(Ok(_)) => Some(true),
+            Some(Err(BadFragments::Encoding)) => Some(false),
+            _ => None,
+        };
+        let encoding = make.from.first().map(|source| source.encoding);
+        if let (Some(encoding), Some(is_right)) = (encoding, is_right) {
+            self.nodes[node].decoded.push(Decoded { chunk: make.chunk, encoding, is_right });
+        }
+        let Some(Ok(made)) = made else { return self.making_failed(node, make.chunk, None) };
         for new in &make.blocks {
             let shift = u8::from(self.plant == Plant::AnotherFragmentIsMade);
             let index = (new.index.unwrap_or(0) + shift) % made.encoding.code.blocks();

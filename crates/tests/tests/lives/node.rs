@@ -9,7 +9,8 @@ use stdchk_benefactor::service::Benefactor;
 use stdchk_benefactor::store::{Donation, Store};
 use stdchk_model::message::Asked;
 use stdchk_model::message::benefactor::{
-    BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, FailedCopy, Goes, Make, Notice, OwnerWish,
+    BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, Decoded, FailedCopy, Goes, Make, Notice,
+    OwnerWish,
 };
 use stdchk_model::message::handshake::Role;
 use stdchk_model::message::manager::{
@@ -86,6 +87,8 @@ pub struct Node {
     pub works: VecDeque<Work>,
     /// Blocks that it could not make, or not put at others.
     pub copies_failed: Vec<FailedCopy>,
+    /// What it found of encodings that it was to make blocks of.
+    pub decoded: Vec<Decoded>,
     /// Blocks under whose names it serves the bytes of another.
     pub lies: BTreeMap<BlockId, BlockId>,
     durable_sequence: u64,
@@ -130,6 +133,7 @@ impl Node {
             deletions: Vec::new(),
             works: VecDeque::new(),
             copies_failed: Vec::new(),
+            decoded: Vec::new(),
             lies: BTreeMap::new(),
             durable_sequence: 0,
             had: BTreeSet::new(),
@@ -240,6 +244,7 @@ impl Node {
         self.works.clear();
         self.lies.clear();
         self.copies_failed.clear();
+        self.decoded.clear();
     }
 
     /// Its disk is another one: nothing is there.
@@ -639,6 +644,7 @@ impl Node {
             damaged,
             copies_failed: std::mem::take(&mut self.copies_failed),
             put_sequence,
+            decoded: std::mem::take(&mut self.decoded),
         }
     }
 

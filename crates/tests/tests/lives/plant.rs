@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use stdchk_model::{BlockId, MapRoot, Tier};
+use stdchk_model::{BlockId, MapRoot, Tier, Trust};
 use stdchk_protect::{Held, distance, missing};
 
 use super::content::{Number, id, named_by};
@@ -221,6 +221,7 @@ impl World {
                 encoding: block.encoding,
                 index: block.index,
                 tier: Tier::Disk,
+                trust: Trust::Trusted,
             });
             let held: Vec<Held> = held.collect();
             let Some(first) = held.first().filter(|_| distance(held.iter().copied()) == 0) else { continue };

@@ -65,7 +65,7 @@ impl World {
         };
         self.note(format!("a user asks for what it may not with {}", name_of(place)));
         let user = (self.plant != Plant::UsersMayAll).then(|| User::new(USER, USER));
-        self.is_refused(Asker { member: None, user }, request);
+        self.is_refused(Asker { user, ..Asker::default() }, request);
     }
 
     fn ask_for_session(&mut self, client: usize) {
@@ -81,7 +81,7 @@ impl World {
         };
         self.note(format!("another member asks for the session of client {client}"));
         let member = (self.plant != Plant::SessionsAreForAll).then_some(MEMBER);
-        self.is_refused(Asker { member, user: None }, request);
+        self.is_refused(Asker { member, ..Asker::default() }, request);
     }
 
     fn ask_as_benefactor(&mut self, node: usize) {

@@ -14,7 +14,7 @@ use stdchk_model::message::manager::{
 };
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ClientId, Extent, Failure, Incarnation, Ino, KeyId,
-    MachineId, MapRoot, OpId, PermitKey, PoolId, Receipt, ReceiptKey, SessionId, Source, Tier,
+    MachineId, Maker, MapRoot, OpId, PermitKey, PoolId, Receipt, ReceiptKey, SessionId, Source, Tier,
 };
 
 pub const GIB: u64 = 1 << 30;
@@ -43,6 +43,8 @@ pub struct Pool {
     pub secrets: BTreeMap<u32, BenefactorSecret>,
     /// What the clients say that they encrypt with.
     pub key: Option<KeyId>,
+    /// As whom clients code fragments.
+    pub maker: Maker,
     /// The terms under which benefactors have registered.
     pub terms: BTreeMap<u32, Term>,
     /// What owners wish, where that isn't that their benefactors serve.
@@ -120,6 +122,7 @@ impl Pool {
             registrations: BTreeMap::new(),
             secrets: BTreeMap::new(),
             key: None,
+            maker: Maker::LOCAL,
             terms: BTreeMap::new(),
             wishes: BTreeMap::new(),
             going: BTreeSet::new(),
@@ -175,7 +178,8 @@ impl Pool {
     }
 
     pub fn ask(&mut self, request: ManagerRequest) -> Result<ManagerReply, Failure> {
-        let answer = self.core.handle(request, self.now);
+        let asker = Asker { maker: self.maker, ..Asker::default() };
+        let answer = self.core.handle_for(asker, request, self.now);
         self.sync();
         answer
     }
@@ -471,7 +475,7 @@ impl Pool {
         let (incarnation, secret) =
             (Incarnation(u64::from(number) + 1), self.secrets.get(&number).unwrap().clone());
         let request = self.registration(Some(number), incarnation, None).introduced(&secret);
-        let asker = Asker { member: Some(member), user: None };
+        let asker = Asker { member: Some(member), ..Asker::default() };
         let ManagerReply::Registered { registration, permits, .. } = self.ask_as(&asker, request).unwrap()
         else {
             panic!("not an answer to a registration")
@@ -572,6 +576,7 @@ impl Pool {
             damaged: 0,
             copies_failed: Vec::new(),
             put_sequence: self.receipts,
+            decoded: Vec::new(),
         };
         self.ask(request).unwrap();
     }
@@ -638,6 +643,7 @@ impl Pool {
             damaged: 0,
             copies_failed: Vec::new(),
             put_sequence: self.receipts,
+            decoded: Vec::new(),
         };
         match self.ask(request)? {
             ManagerReply::Commands(commands) => Ok(commands),
