@@ -18,7 +18,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use stdchk_model::limits::LIST_ENTRIES_MAX;
 use stdchk_model::message::Asked;
-use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, FailedCopy, Make, NewBlock};
+use stdchk_model::message::benefactor::{
+    BenefactorReply, BenefactorRequest, Check, FailedCopy, Make, NewBlock,
+};
 use stdchk_model::message::handshake::Role;
 use stdchk_model::{BenefactorId, BlockId, Encoding, ErrorCode, Failure, Permit, PoolId};
 use stdchk_net::{BufferPool, Bytes, CallError, Connection, Identity, Keys};
@@ -142,6 +144,26 @@ impl Copies {
                     this.failed.lock().push(FailedCopy { chunk: make.chunk, to: None });
                     this.copier.benefactor.has_news();
                 }
+            }
+        });
+    }
+
+    /// Orders that an encoding is checked.
+    pub(crate) fn order_check(&self, check: Check) {
+        let Check { chunk, .. } = check;
+        let unknown = FailedCopy { chunk, to: None };
+        let Some(encoding) = check.from.first().map(|source| source.encoding) else { return };
+        let Some(place) = self.remaker.place() else {
+            self.failed.lock().push(unknown);
+            return;
+        };
+        let this = self.clone();
+        tokio::spawn(async move {
+            let _place = place;
+            if let Err(failure) = this.remaker.check(&check).await {
+                tracing::info!(%chunk, ?encoding, %failure, "an encoding can't be checked");
+                this.failed.lock().push(unknown);
+                this.copier.benefactor.has_news();
             }
         });
     }

@@ -466,6 +466,7 @@ impl Link {
                     });
                 }
                 Command::Make(make) => self.copies.order(make),
+                Command::Check(check) => self.copies.order_check(check),
                 Command::SendInventory => inventory = true,
                 Command::Permits(key) => self.benefactor.permits().go_on(key),
                 Command::Goes(left_to_do) => self.benefactor.set_left_to_do(left_to_do),

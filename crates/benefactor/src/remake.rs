@@ -5,6 +5,9 @@
 //! the identity that it must have, so that neither a damaged nor a forged fragment spreads. What came of it is told to the manager: of an
 //! encoding that was decoded it is known that it makes the chunk. Who waits for a benefactor that doesn't answer lets others make
 //! what doesn't need that one.
+//!
+//! In the same way an encoding is checked of which the manager doesn't know whether it makes its chunk: gathered, decoded and compared with
+//! the chunk's name.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -14,7 +17,9 @@ use parking_lot::Mutex;
 use stdchk_model::block::BadBlock;
 use stdchk_model::limits::LIST_ENTRIES_MAX;
 use stdchk_model::message::Asked;
-use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, Decoded, Make, SourceBlock};
+use stdchk_model::message::benefactor::{
+    BenefactorReply, BenefactorRequest, Check, Decoded, Make, SourceBlock,
+};
 use stdchk_model::message::handshake::Role;
 use stdchk_model::{BlockId, ChunkId, Encoding, EncodingId, ErrorCode, Failure};
 use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Connection, Identity};
@@ -87,11 +92,15 @@ impl Remaker {
         };
         let turn = Arc::clone(&self.turns).acquire_owned().await;
         let mut turn = Some(turn.map_err(|_| unavailable("no blocks are made any more"))?);
-        let remaking = self.gather(make.chunk, own, &make.from, &mut turn).await?;
+        let remaking = self.read_own(make.chunk, own).await?;
+        let remaking = self.gather(make.chunk, remaking, make.from.get(1..).unwrap_or_default(), &mut turn).await?;
         // The manager orders one kind at a time.
         let as_copies = make.blocks.iter().all(|block| block.index.is_none());
         let made = blocking(move || remaking.remake(as_copies)).await?;
-        self.note_decoded(make.chunk, own.encoding, made.as_ref().err());
+        // A copy shows nothing of those fragments that it was not made of.
+        if !as_copies || made.is_err() {
+            self.note_decoded(make.chunk, own.encoding, made.as_ref().err());
+        }
         let made = made.map_err(|bad| Failure::new(ErrorCode::Damaged, bad.to_string()))?;
         let (chunk, mut all) = (make.chunk, Vec::with_capacity(make.blocks.len()));
         for new in &make.blocks {
@@ -118,6 +127,10 @@ impl Remaker {
             Some(BadFragments::Encoding) => false,
             Some(_) => return,
         };
+        if !is_right {
+            let maker = encoding.maker;
+            tracing::warn!(%chunk, ?encoding, %maker, "the fragments of an encoding match their names and don't make the chunk");
+        }
         if !encoding.code.is_copy() {
             self.decoded.lock().push(Decoded { chunk, encoding, is_right });
             self.benefactor.has_news();
@@ -136,24 +149,50 @@ impl Remaker {
         self.decoded.lock().append(&mut decoded);
     }
 
-    /// Gathers as many fragments as suffice: this benefactor's own first, then others, as many at a time as are still needed,
-    /// and one more whenever none came for a while. Once there are no more to ask, others have the turn meanwhile.
+    /// Finds out whether an encoding makes its chunk, and whether all of its blocks follow from that.
+    pub(crate) async fn check(self: &Arc<Self>, check: &Check) -> Result<(), Failure> {
+        let Some(first) = check.from.first() else {
+            return Err(Failure::new(ErrorCode::Malformed, "an order to check an encoding names no sources"));
+        };
+        let turn = Arc::clone(&self.turns).acquire_owned().await;
+        let mut turn = Some(turn.map_err(|_| unavailable("nothing is checked any more"))?);
+        let nothing = (Remaking::new(check.chunk, first.encoding), first.encoding.code.data());
+        let gathered = self.gather(check.chunk, nothing, &check.from, &mut turn).await?;
+        let made = blocking(move || gathered.remake(false)).await?.map(drop);
+        self.note_decoded(check.chunk, first.encoding, made.as_ref().err());
+        match made {
+            Ok(()) | Err(BadFragments::Encoding) => Ok(()),
+            Err(bad) => Err(Failure::new(ErrorCode::Unsupported, bad.to_string())),
+        }
+    }
+
+    /// Begins with a fragment that is here; how many more are needed.
+    async fn read_own(&self, chunk: ChunkId, own: &SourceBlock) -> Result<(Remaking, u8), Failure> {
+        let mut remaking = Remaking::new(chunk, own.encoding);
+        let block = BlockId { chunk, encoding: own.encoding, index: own.index };
+        let (encoding, stored) = self.read(block).await?;
+        let refused = |bad: BadBlock| Failure::new(ErrorCode::Damaged, bad.to_string());
+        let lacks = remaking.add(own.index, encoding, stored).map_err(refused)?;
+        Ok((remaking, lacks))
+    }
+
+    /// A block that is here, out of the memory for answers, which others wait for.
+    async fn read(&self, block: BlockId) -> Result<(Encoding, Bytes), Failure> {
+        let (encoding, stored) = self.benefactor.get(block).await?;
+        Ok((encoding, Bytes::copy_from_slice(&stored)))
+    }
+
+    /// Gathers as many fragments as are needed beside those of before, as many at a time as are still needed, and one more whenever
+    /// none came for a while. Once there are no more to ask, others have the turn meanwhile.
     async fn gather(
         self: &Arc<Self>,
         chunk: ChunkId,
-        own: &SourceBlock,
+        (mut remaking, mut lacks): (Remaking, u8),
         from: &[SourceBlock],
         turn: &mut Option<OwnedSemaphorePermit>,
     ) -> Result<Remaking, Failure> {
-        let mut remaking = Remaking::new(chunk, own.encoding);
         let block = |source: &SourceBlock| BlockId { chunk, encoding: source.encoding, index: source.index };
-        let (encoding, stored) = self.benefactor.get(block(own)).await?;
-        let refused = |bad: BadBlock| Failure::new(ErrorCode::Damaged, bad.to_string());
-        // Out of the memory for answers, which others wait for.
-        let mut lacks =
-            remaking.add(own.index, encoding, Bytes::copy_from_slice(&stored)).map_err(refused)?;
-        drop(stored);
-        let mut waiting: VecDeque<&SourceBlock> = from.iter().skip(1).collect();
+        let mut waiting: VecDeque<&SourceBlock> = from.iter().collect();
         let (mut fetches, mut late) = (JoinSet::<Fetched>::new(), 0);
         while lacks > 0 {
             while fetches.len() < usize::from(lacks) + late
@@ -197,6 +236,9 @@ impl Remaker {
     }
 
     async fn fetch(&self, source: &SourceBlock, block: BlockId) -> Result<(Encoding, Bytes), CallError> {
+        if !self.benefactor.store().durable(&[block]).is_empty() {
+            return Ok(self.read(block).await?);
+        }
         let answer = self.ask(source, BenefactorRequest::Get { block }).await;
         match answer? {
             (BenefactorReply::Block { encoding }, stored) => {

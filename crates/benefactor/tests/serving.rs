@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use stdchk_model::message::benefactor::{
-    BenefactorReply, BenefactorRequest, BlockState, Command, FailedCopy,
+    BenefactorReply, BenefactorRequest, BlockState, Command, Decoded, FailedCopy,
 };
 use stdchk_model::message::manager::ManagerRequest;
 use stdchk_model::{BenefactorId, BlockId, ChunkId, ChunkRef, Code, Encoding, EncodingId, ErrorCode, Maker};
@@ -384,6 +384,66 @@ async fn lost_fragments_are_made_anew_from_enough_others_even_if_one_is_damaged(
     for running in running {
         running.stop().await;
     }
+}
+
+/// Fragments under (3, 2) whose hashes are those of other bytes, from this one on, under the name of `content`.
+async fn store_made_up(content: &[u8], first: u8, at: &[&Running]) -> Encoding {
+    let (made, chunk) = (fragments(content), ChunkId::of(content));
+    let length = made.encoding.block_length() as usize;
+    let stored = |index: u8| match index < first {
+        true => made.stored(index).unwrap().to_vec(),
+        false => bytes(900 + u64::from(index), length),
+    };
+    let hashes = (0..5).map(|index| ChunkId::of(&stored(index))).collect();
+    let encoding = Encoding { hashes, ..made.encoding.clone() };
+    for (index, at) in (0u8..).zip(at) {
+        put_block(&at.connection, encoding.block(chunk, index), encoding.clone(), &stored(index)).await.unwrap();
+    }
+    encoding
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_encoding_is_checked_on_order_by_who_has_none_some_or_all_of_it() {
+    let (places, manager) =
+        ([tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()], Manager::start().await);
+    let (one, two) = two_benefactors(&manager, &places).await;
+    let mut said = 0;
+    for (round, at) in [[&two, &two, &two], [&one, &two, &two], [&one, &one, &one]].into_iter().enumerate() {
+        let content = bytes(70 + u64::try_from(round).unwrap(), 300_000);
+        let (good, chunk) = (fragments(&content), ChunkId::of(&content));
+        for ((block, stored), at) in good.iter().zip(at) {
+            put_block(&at.connection, block, good.encoding.clone(), stored).await.unwrap();
+        }
+        // All is made up; or parity is, which nobody gathers.
+        let (all, parity) = (store_made_up(&content, 0, &at).await, store_made_up(&content, 3, &at).await);
+        for (encoding, is_right) in [(&good.encoding, true), (&all, false), (&parity, false)] {
+            let id = encoding.id(chunk);
+            let from: Vec<(u8, String)> = (0..).zip(at.iter().map(|at| at.address())).collect();
+            manager.order(1, check(chunk, id, &from));
+            said += 1;
+            manager.wait("the verdict", |told| decoded(told).len() == said).await;
+            let expected = Decoded { chunk, encoding: id, is_right };
+            assert_eq!(decoded(&manager.told.lock()).last(), Some(&expected), "round {round}");
+        }
+    }
+    // Too few can be had: that is no verdict.
+    let content = bytes(80, 300_000);
+    let made = store_fragments(80, &[&one, &one]).await;
+    let chunk = ChunkId::of(&content);
+    let from = [(0, one.address()), (1, one.address()), (2, "127.0.0.1:1".to_owned())];
+    manager.order(1, check(chunk, made.encoding.id(chunk), &from));
+    manager.wait("the failure", |told| failed(told) == [FailedCopy { chunk, to: None }]).await;
+    assert_eq!(decoded(&manager.told.lock()).len(), said);
+    one.stop().await;
+    two.stop().await;
+}
+
+fn decoded(told: &Told) -> Vec<Decoded> {
+    let decoded = told.requests.iter().filter_map(|request| match request {
+        ManagerRequest::Heartbeat { decoded, .. } => Some(decoded),
+        _ => None,
+    });
+    decoded.flatten().copied().collect()
 }
 
 fn reported_by(told: &Told, number: u32, wanted: BlockId) -> bool {

@@ -52,6 +52,9 @@ const PENDING_ROUNDS_MAX: u32 = 60;
 /// Chunks whose locations are remembered; beyond, all are forgotten and asked for again. 45 MB at most with two copies of each.
 const LOCATIONS_MAX: usize = 1 << 18;
 
+/// Encodings that were reported as broken and are remembered, so that each is reported once; beyond, all are forgotten.
+const TOLD_MAX: usize = 1 << 12;
+
 /// Who has a chunk.
 #[derive(Default)]
 struct Holders {
@@ -87,6 +90,8 @@ pub(crate) struct Fetcher {
     locations: Mutex<HashMap<ChunkId, Vec<Location>>>,
     /// What blocks took lately, from the question to the last byte, the newest weighing most; `None`: none has come yet.
     lately: Mutex<Option<Duration>>,
+    /// Encodings of which the manager was told that they don't make their chunks.
+    told: Mutex<HashSet<(ChunkId, EncodingId)>>,
 }
 
 impl Fetcher {
@@ -96,7 +101,8 @@ impl Fetcher {
         near: Arc<Near>,
         keys: Arc<KeyRing>,
     ) -> Self {
-        Self { manager, benefactors, near, keys, locations: Mutex::default(), lately: Mutex::default() }
+        let (locations, lately, told) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self { manager, benefactors, near, keys, locations, lately, told }
     }
 
     /// Remembers holders of a chunk that a session stored itself.
@@ -270,9 +276,12 @@ impl Fetcher {
                         self.took(took);
                         quickest.get_or_insert(took);
                     }
-                    Some(Ok((holder, Err(failure)))) => {
+                    Some(Ok((holder, Err(refusal)))) => {
                         unanswered.remove(&holder);
-                        last = Some(worse(last, failure));
+                        if refusal.is_broken {
+                            self.tell_broken(chunk.id, holder.encoding);
+                        }
+                        last = Some(worse(last, refusal.failure));
                         due = 1;
                     }
                     _ => {}
@@ -298,6 +307,27 @@ impl Fetcher {
                 }
             }
         }
+    }
+
+    /// Tells the manager, which lets benefactors look for themselves, that the fragments of an encoding don't make their chunk. Nobody waits for
+    /// that; what it doesn't hear, another reader tells.
+    pub(crate) fn tell_broken(&self, chunk: ChunkId, encoding: EncodingId) {
+        {
+            let mut told = self.told.lock();
+            if told.len() >= TOLD_MAX {
+                told.clear();
+            }
+            if !told.insert((chunk, encoding)) {
+                return;
+            }
+        }
+        tracing::warn!(%chunk, ?encoding, maker = %encoding.maker, "the fragments of an encoding match their names and don't make the chunk");
+        let manager = Arc::clone(&self.manager);
+        tokio::spawn(async move {
+            if let Err(error) = manager.ask(&ManagerRequest::Doubt { chunk, encoding }).await {
+                tracing::debug!(%chunk, %error, "the manager can't be told of a broken encoding");
+            }
+        });
     }
 
     /// A block took so long.
@@ -453,6 +483,19 @@ impl Gathering {
     }
 }
 
+/// Why a block was of no use.
+struct Refusal {
+    failure: Failure,
+    /// It is what it is named after, and so are others of its encoding: together they don't make the chunk.
+    is_broken: bool,
+}
+
+impl From<Failure> for Refusal {
+    fn from(failure: Failure) -> Self {
+        Self { failure, is_broken: false }
+    }
+}
+
 /// Fetches the block at `holder` and adds it to those that were gathered: verified there (I3), and kept from here on outside of the
 /// memory for answers.
 async fn attempt(
@@ -461,7 +504,7 @@ async fn attempt(
     chunk: ChunkRef,
     gathering: &Mutex<Gathering>,
     keys: &KeyRing,
-) -> Result<Gathered, Failure> {
+) -> Result<Gathered, Refusal> {
     let (id, block) = (holder.benefactor, holder.block(chunk.id));
     let blame = |failure: Failure| crate::context(&failure, format_args!("benefactor {id}"));
     let fetched = benefactors.get(id, block).await;
@@ -477,7 +520,7 @@ async fn attempt(
     let code = match bad {
         // Whoever looks for the key now says best why it isn't there.
         BadFragments::NeedsKey(id) => match keys.require(id) {
-            Err(failure) => return Err(failure),
+            Err(failure) => return Err(failure.into()),
             Ok(_) => ErrorCode::Unavailable,
         },
         BadFragments::Unsupported => ErrorCode::Unsupported,
@@ -492,7 +535,13 @@ async fn attempt(
             tracing::warn!(%id, chunk = %chunk.id, %error, "the benefactor can't be told of the damage");
         }
     }
-    Err(blame(Failure::new(code, bad.to_string())))
+    let is_broken = bad == BadFragments::Encoding && !holder.encoding.code.is_copy();
+    let failure = match is_broken {
+        // No benefactor is to blame for what its maker made.
+        true => Failure::new(code, format!("fragments made by {}: {bad}", holder.encoding.maker)),
+        false => blame(Failure::new(code, bad.to_string())),
+    };
+    Err(Refusal { failure, is_broken })
 }
 
 #[cfg(test)]

@@ -27,6 +27,7 @@ mod aggregation;
 mod benefactors;
 mod cache;
 mod container;
+mod decoding;
 mod encode;
 mod fetch;
 mod gather;

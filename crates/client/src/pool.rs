@@ -20,8 +20,8 @@ use stdchk_model::message::manager::{
 };
 use stdchk_model::policy::Protocol;
 use stdchk_model::{
-    BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ClientId, ErrorCode, Failure, Ino, Maker, MapRoot,
-    OpId, Policy, PoolId, SessionId,
+    BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ClientId, EncodingId, ErrorCode, Failure, Ino, Maker,
+    MapRoot, OpId, Policy, PoolId, SessionId,
 };
 use stdchk_net::{BufferPool, Keys, Retry, machine, waits};
 use stdchk_protect::{distance_at, is_readable_at};
@@ -139,6 +139,8 @@ pub struct ChunkHealth {
     pub unreachable: u32,
     /// Which.
     pub away: Vec<BenefactorId>,
+    /// Encodings of which enough fragments are what they are named after, and don't make the chunk. Only [`Depth::Read`] finds them.
+    pub broken: Vec<EncodingId>,
 }
 
 /// A connection to a pool. Cheap to clone; all clones share budgets and connections.
@@ -589,7 +591,7 @@ impl Pool {
         self.inner.load_map(root).await
     }
 
-    /// Lets every holder of these chunks compare them with their names.
+    /// Lets every holder of these chunks compare its blocks with their names, and decodes fragments; or only says what the manager knows.
     pub async fn verify_chunks(
         &self,
         chunks: &[ChunkRef],
@@ -787,6 +789,7 @@ impl Inner {
                 !locations.away.is_empty() || locations.at.is_empty() && locations.pending,
             ),
             away: locations.away.clone(),
+            broken: Vec::new(),
         };
         let mut healths: Vec<ChunkHealth> = chunks.iter().zip(&found).map(unseen).collect();
         let mut intact: Vec<Vec<Location>> = vec![Vec::new(); chunks.len()];
@@ -801,6 +804,13 @@ impl Inner {
                     health.away.push(at.benefactor);
                 }
             }
+        }
+        let broken = match depth {
+            Depth::Known => Vec::new(),
+            Depth::Read => self.decode(chunks, &mut intact).await,
+        };
+        for (health, broken) in healths.iter_mut().zip(broken) {
+            health.broken = broken;
         }
         for (health, intact) in healths.iter_mut().zip(&intact) {
             (health.distance, health.is_readable) = (distance_at(intact), is_readable_at(intact));

@@ -18,9 +18,9 @@ use stdchk_model::limits::BODY_BYTES_MAX;
 use stdchk_model::message::Asked;
 use stdchk_model::message::benefactor::Command;
 use stdchk_model::message::handshake::{Join, Joined, MemberId, Role};
-use stdchk_model::message::manager::{ManagerInfo, ManagerReply, ManagerRequest, Moment};
+use stdchk_model::message::manager::{ManagerInfo, ManagerReply, ManagerRequest, MemberInfo, Moment};
 use stdchk_model::user::{GROUPS_MAX, ROOT};
-use stdchk_model::{BenefactorId, ErrorCode, Failure, PoolId, User};
+use stdchk_model::{BenefactorId, ErrorCode, Failure, Maker, PoolId, User};
 use stdchk_net::server::Host;
 use stdchk_net::transport::socket_of;
 use stdchk_net::{
@@ -455,6 +455,10 @@ impl Service for ManagerService {
             }
             ManagerRequest::Collect { dry_run } => collect(&self.owner, dry_run).await,
             ManagerRequest::Members => self.list_members().await,
+            request @ ManagerRequest::Status => {
+                let reply = self.owner.ask(|answer| Job::Request(Box::new(request), asker, answer)).await?;
+                Ok(self.name_makers(reply).await)
+            }
             ManagerRequest::Revoke { member } => self.revoke(member, asker).await,
             request @ ManagerRequest::Heartbeat { id, .. } => {
                 let reply = self.owner.ask(|answer| Job::Request(Box::new(request), asker, answer)).await?;
@@ -514,6 +518,24 @@ impl ManagerService {
             return Err(Failure::new(ErrorCode::Denied, "this pool has no members on other machines"));
         };
         elsewhere(move || work(&authority, &keys)).await.map_err(internal)?
+    }
+
+    /// Adds to a status whose certificates those are who made broken encodings. They stay unnamed where that can't be read.
+    async fn name_makers(&self, mut reply: ManagerReply) -> ManagerReply {
+        if let ManagerReply::Status(status) = &mut reply
+            && !status.broken.is_empty()
+            && let Ok(members) = self.with_members(|authority, _| authority.members().map_err(internal)).await
+        {
+            for broken in &mut status.broken {
+                let uid = |member: &MemberInfo| member.user.as_ref().map(|user| user.uid);
+                let own = members.iter().filter(|member| Maker::of(member.id, uid(member)) == broken.maker);
+                broken.uid = own.clone().find_map(uid);
+                broken.hosts = own.map(|member| member.host.clone()).collect();
+                broken.hosts.sort();
+                broken.hosts.dedup();
+            }
+        }
+        reply
     }
 
     async fn list_members(&self) -> Result<ManagerReply, Failure> {

@@ -11,14 +11,14 @@ use minicbor::{Decode, Encode};
 use stdchk_model::journal::{Piece, Reach};
 use stdchk_model::message::Asked;
 use stdchk_model::message::benefactor::{
-    BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, Command, Decoded, FailedCopy, Goes, Make,
-    NewBlock, Notice, OwnerWish, SourceBlock, StorageState,
+    BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, Check, Command, Decoded, FailedCopy, Goes,
+    Make, NewBlock, Notice, OwnerWish, SourceBlock, StorageState,
 };
 use stdchk_model::message::handshake::{
     Hello, Join, JoinKey, Joined, MemberId, PROTOCOL, Role, TokenId, Welcome,
 };
 use stdchk_model::message::manager::{
-    Attr, BenefactorInfo, BenefactorSecret, BenefactorState, Change, CheckpointSet, ChunkLocations, DirEntry,
+    Attr, BenefactorInfo, BenefactorSecret, BenefactorState, BrokenEncodings, Change, CheckpointSet, ChunkLocations, DirEntry,
     Existing, Exposed, ExposedSet, FileKind, Hold, KeeperInfo, Location, ManagerInfo, ManagerReply,
     ManagerRequest, MemberInfo, MemorySpace, Moment, Pace, PackedMembers, PlacedHost, Placement, PoolStatus,
     Registration, Sent, SetFate, SetMember, SetState, Space, StoredBlock, Term, VersionInfo, VersionState,
@@ -279,6 +279,12 @@ fn status() -> PoolStatus {
             free_bytes: 1 << 32,
             chunks_alone: 21,
         },
+        broken: vec![BrokenEncodings {
+            maker: Maker([0x8a; 8]),
+            count: 22,
+            uid: Some(1000),
+            hosts: vec!["lab-7".to_owned()],
+        }],
     }
 }
 
@@ -411,6 +417,7 @@ fn requests_of_the_pool() -> Vec<ManagerRequest> {
             containers: vec![PackedMembers { session, members: vec![(ino, 2), (Ino(8), 1)] }],
         },
         Q::Status,
+        Q::Doubt { chunk: chunk(0xc2), encoding: coded().id(chunk(0xc2)) },
         Q::Collect { dry_run: true },
         Q::Forget { id: benefactor, force: false },
         Q::AcceptOlderStore,
@@ -522,6 +529,7 @@ fn manager_replies() -> Vec<ManagerReply> {
             Command::Permits(permits()),
             Command::BeatEvery(2000),
             Command::Goes(Goes { may_end: true, takes: true }),
+            Command::Check(Check { chunk: chunk(0xc2), from: (0..3).map(source).collect() }),
         ]),
         R::Known { found: vec![ChunkLocations::default()], benefactors: vec![info()], room_bytes: 16 << 20 },
         R::Held { attr: attr(), hold: hold() },

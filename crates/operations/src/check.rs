@@ -3,13 +3,13 @@
 //!
 //! Versions share most of their chunks; a [`Checker`] asks about each chunk once, however many versions name it.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::Serialize;
 use stdchk_client::{ChunkHealth, Depth, Pool as Client};
 use stdchk_model::limits::LIST_ENTRIES_MAX;
 use stdchk_model::message::manager::VersionInfo;
-use stdchk_model::{BenefactorId, ChunkId, ChunkRef, ErrorCode, Failure, Ino, MapRoot, Redundancy};
+use stdchk_model::{BenefactorId, ChunkId, ChunkRef, ErrorCode, Failure, Ino, Maker, MapRoot, Redundancy};
 
 use crate::watch::Stage;
 
@@ -27,6 +27,14 @@ enum State {
     Unreachable(Vec<BenefactorId>),
     /// Nobody has it.
     Lost,
+}
+
+/// What is known of a chunk.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Known {
+    state: State,
+    /// Who made fragments of it that don't make it.
+    makers: BTreeSet<Maker>,
 }
 
 /// What a verification of one or more versions found, each chunk counted once.
@@ -50,6 +58,11 @@ pub struct Health {
     pub unreachable: u64,
     /// Chunks without an intact copy anywhere.
     pub lost: u64,
+    /// Chunks of which fragments are stored that don't make them, whether they can be read from others or not.
+    pub broken: u64,
+    /// Who made these fragments, as 16 hexadecimal digits, with the number of chunks.
+    #[serde(serialize_with = "makers")]
+    pub makers: BTreeMap<Maker, u64>,
     /// Benefactors that could not be reached and have chunks that nobody else has, or may have them.
     #[serde(serialize_with = "numbers")]
     pub away: BTreeSet<BenefactorId>,
@@ -70,6 +83,7 @@ impl Health {
             (self.damaged, "with a damaged copy".to_owned()),
             (self.unreachable, "out of reach".to_owned()),
             (self.lost, "lost".to_owned()),
+            (self.broken, format!("with a broken encoding{}", self.made_by())),
         ] {
             if count > 0 {
                 text.push_str(&format!(", {count} {what}"));
@@ -91,8 +105,14 @@ impl Health {
                 };
                 format!("{unreachable} of {} chunks can't be reached now{who}", self.chunks)
             }
-            (lost, _) => format!("{lost} of {} chunks have no intact copy", self.chunks),
+            (lost, _) => format!("{lost} of {} chunks have no intact copy{}", self.chunks, self.made_by()),
         }
+    }
+
+    /// Whose fragments don't make their chunks, for people; empty if all do.
+    fn made_by(&self) -> String {
+        let makers: Vec<String> = self.makers.keys().map(ToString::to_string).collect();
+        if makers.is_empty() { String::new() } else { format!(" (fragments made by {})", makers.join(", ")) }
     }
 }
 
@@ -101,7 +121,7 @@ pub(crate) struct Checker<'a> {
     pool: &'a Client,
     progress: &'a Stage,
     pub(crate) depth: Depth,
-    known: HashMap<ChunkId, State>,
+    known: HashMap<ChunkId, Known>,
 }
 
 impl<'a> Checker<'a> {
@@ -112,7 +132,7 @@ impl<'a> Checker<'a> {
 
     /// What can't be reached now is looked at again.
     pub fn forget_what_is_away(&mut self) {
-        self.known.retain(|_, state| !matches!(state, State::Unreachable(_)));
+        self.known.retain(|_, known| !matches!(known.state, State::Unreachable(_)));
     }
 
     /// Verifies one version, the newest if none is named. `copies`: how many every chunk should have. Where the chunk map
@@ -176,32 +196,36 @@ impl<'a> Checker<'a> {
         for part in new.chunks(at_once) {
             for health in self.pool.verify_chunks(part, depth).await? {
                 self.progress.moved(u64::from(health.chunk.length));
-                self.known.insert(health.chunk.id, state_of(&health));
+                self.known.insert(health.chunk.id, known_of(&health));
             }
         }
         let mut sum = Health::default();
         for chunk in distinct.values() {
-            let state = self.known.get(&chunk.id).ok_or_else(|| {
+            let known = self.known.get(&chunk.id).ok_or_else(|| {
                 Failure::new(ErrorCode::Internal, format!("nothing was said of chunk {}", chunk.id))
                     .then("report this as a defect")
             })?;
-            count(&mut sum, *chunk, state, wanted);
+            count(&mut sum, *chunk, known, wanted);
         }
         Ok(sum)
     }
 }
 
-fn state_of(health: &ChunkHealth) -> State {
-    match (health.is_readable, health.unreachable) {
+fn known_of(health: &ChunkHealth) -> Known {
+    let makers = health.broken.iter().map(|encoding| encoding.maker).collect();
+    let state = match (health.is_readable, health.unreachable) {
         (true, _) => State::Intact { distance: health.distance, damaged: health.damaged > 0 },
         (false, 0) => State::Lost,
         (false, _) => State::Unreachable(health.away.clone()),
-    }
+    };
+    Known { state, makers }
 }
 
-fn count(sum: &mut Health, chunk: ChunkRef, state: &State, wanted: u8) {
+fn count(sum: &mut Health, chunk: ChunkRef, Known { state, makers }: &Known, wanted: u8) {
     sum.chunks += 1;
     sum.bytes += u64::from(chunk.length);
+    sum.broken += u64::from(!makers.is_empty());
+    makers.iter().for_each(|maker| *sum.makers.entry(*maker).or_default() += 1);
     match state {
         State::Lost => sum.lost += 1,
         State::Unreachable(away) => {
@@ -224,6 +248,11 @@ fn numbers<S: serde::Serializer>(away: &BTreeSet<BenefactorId>, out: S) -> Resul
     out.collect_seq(away.iter().map(|id| id.0))
 }
 
+/// Makers as JSON has them.
+pub(crate) fn makers<S: serde::Serializer>(makers: &BTreeMap<Maker, u64>, out: S) -> Result<S::Ok, S::Error> {
+    out.collect_map(makers.iter().map(|(maker, chunks)| (maker.to_string(), chunks)))
+}
+
 /// Whether a failure to read a chunk map says something about the content rather than about the pool.
 pub fn is_about_content(failure: &Failure) -> bool {
     failure.code == ErrorCode::Damaged
@@ -231,21 +260,39 @@ pub fn is_about_content(failure: &Failure) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use stdchk_model::EncodingId;
+
     use super::*;
 
     fn health(distance: u8, damaged: u32, unreachable: u32) -> ChunkHealth {
         let chunk = ChunkRef { id: ChunkId([1; 32]), length: 10 };
-        let (missing, is_readable, away) = (0, distance > 0, Vec::new());
-        ChunkHealth { chunk, distance, is_readable, damaged, missing, unreachable, away }
+        let (missing, is_readable, away, broken) = (0, distance > 0, Vec::new(), Vec::new());
+        ChunkHealth { chunk, distance, is_readable, damaged, missing, unreachable, away, broken }
     }
 
     #[test]
     fn what_is_in_memory_alone_can_be_read_and_is_at_risk() {
         let in_memory = ChunkHealth { is_readable: true, ..health(0, 0, 1) };
         let mut sum = Health::default();
-        count(&mut sum, in_memory.chunk, &state_of(&in_memory), 1);
+        count(&mut sum, in_memory.chunk, &known_of(&in_memory), 1);
         assert_eq!((sum.intact, sum.at_risk, sum.in_memory, sum.unreachable), (1, 1, 1, 0));
         assert!(sum.is_readable() && sum.summary(Redundancy::Replicate(1)).contains("1 in memory alone"));
+    }
+
+    #[test]
+    fn fragments_that_do_not_make_a_chunk_are_told_with_their_maker_and_cost_only_what_they_stood_for() {
+        let encoding = |byte| EncodingId { maker: Maker([byte; 8]), ..EncodingId::PLAIN };
+        let readable = ChunkHealth { broken: vec![encoding(1)], ..health(2, 0, 0) };
+        let lost = ChunkHealth { broken: vec![encoding(1), encoding(2)], ..health(0, 0, 0) };
+        let mut sum = Health::default();
+        for health in [&readable, &lost] {
+            count(&mut sum, health.chunk, &known_of(health), 2);
+        }
+        assert_eq!((sum.intact, sum.lost, sum.broken), (1, 1, 2));
+        assert_eq!(sum.makers, BTreeMap::from([(Maker([1; 8]), 2), (Maker([2; 8]), 1)]));
+        let (reason, summary) = (sum.reason(), sum.summary(Redundancy::Replicate(2)));
+        assert!(reason.ends_with("(fragments made by 0101010101010101, 0202020202020202)"), "{reason}");
+        assert!(summary.contains("2 with a broken encoding"), "{summary}");
     }
 
     #[test]
@@ -253,7 +300,7 @@ mod tests {
         let mut sum = Health::default();
         for (distance, damaged, unreachable) in [(2, 0, 0), (1, 1, 0), (0, 1, 1), (0, 1, 0), (0, 0, 0)] {
             let health = health(distance, damaged, unreachable);
-            count(&mut sum, health.chunk, &state_of(&health), 2);
+            count(&mut sum, health.chunk, &known_of(&health), 2);
         }
         let (intact, at_risk, at_risk_bytes, damaged) = (2, 1, 10, 1);
         let (chunks, bytes, unreachable, lost, away) = (5, 50, 1, 2, BTreeSet::new());
@@ -268,6 +315,8 @@ mod tests {
             damaged,
             unreachable,
             lost,
+            broken: 0,
+            makers: BTreeMap::new(),
             away,
         };
         assert_eq!(sum, expected);

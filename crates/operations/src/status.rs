@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use stdchk_model::message::benefactor::{OwnerWish, StorageState};
 use stdchk_model::message::manager::{
-    self, BenefactorInfo, BenefactorState, KeeperInfo, ManagerInfo, MemorySpace, PoolStatus, Space,
+    self, BenefactorInfo, BenefactorState, BrokenEncodings, KeeperInfo, ManagerInfo, MemorySpace, PoolStatus, Space,
 };
-use stdchk_model::{Tier, size};
+use stdchk_model::{Maker, Tier, size};
 
 use crate::error::{About, Result};
 use crate::pool::Pool;
@@ -211,6 +211,8 @@ pub struct Status {
     pub repairs_done: u64,
     /// Damaged blocks that were found since the manager's start.
     pub damaged_found: u64,
+    /// Who made encodings that benefactors found broken, within a day.
+    pub broken_encodings: Vec<BrokenBy>,
     /// Benefactors have yet to say what they have, or chunks are still looked at: the figures are not final.
     pub counting: bool,
     /// Benefactors that remember commits which the manager's store lacks.
@@ -219,6 +221,40 @@ pub struct Status {
     pub recovery: Recovery,
     /// The managers that share the pool's state, the one that leads first; none if it is on one manager's disk.
     pub managers: Vec<ManagerStatus>,
+}
+
+/// Who made encodings whose fragments don't make their chunks.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct BrokenBy {
+    /// Its identity in the names of blocks, 16 hexadecimal digits.
+    pub maker: String,
+    /// Encodings.
+    pub encodings: u64,
+    /// The user for whom its certificates are, if they are for one.
+    pub uid: Option<u32>,
+    /// What the hosts call themselves that have such certificates.
+    pub hosts: Vec<String>,
+}
+
+impl From<&BrokenEncodings> for BrokenBy {
+    fn from(broken: &BrokenEncodings) -> Self {
+        let BrokenEncodings { maker, count, uid, hosts } = broken.clone();
+        Self { maker: maker.to_string(), encodings: count, uid, hosts }
+    }
+}
+
+impl BrokenBy {
+    /// Who that is, for people.
+    fn shown(&self) -> String {
+        let hosts = self.hosts.join(", ");
+        match (self.uid, self.hosts.is_empty()) {
+            (Some(uid), true) => format!("user {uid}"),
+            (Some(uid), false) => format!("user {uid} at {hosts}"),
+            (None, false) => hosts,
+            (None, true) if self.maker == Maker::LOCAL.to_string() => "a process of the pool's own user".to_owned(),
+            (None, true) => format!("maker {}, whose member the pool doesn't know", self.maker),
+        }
+    }
 }
 
 /// A manager that leads or stands by.
@@ -314,6 +350,7 @@ impl Status {
             repairs_pending: status.repairs_pending,
             repairs_done: status.repairs_done,
             damaged_found: status.damaged_found,
+            broken_encodings: status.broken.iter().map(BrokenBy::from).collect(),
             counting: status.counting,
             set_back: status.set_back.iter().map(|id| id.0).collect(),
             recovery: Recovery::new(&status.keepers),
@@ -400,6 +437,20 @@ fn unmovable(status: &PoolStatus) -> Option<String> {
              blocks, with {free} free, and a chunk takes as many of them, each with room for it, as its folder's `redundancy` asks \
              for; start more, make room, or `stdchk benefactor resume` those that are drained{owing}",
             others.len()
+        )
+    })
+}
+
+/// Who stored fragments that don't make their chunks.
+fn broken_encodings(status: &PoolStatus) -> Option<String> {
+    let count: u64 = status.broken.iter().map(|broken| broken.count).sum();
+    let makers: Vec<String> = status.broken.iter().map(|broken| BrokenBy::from(broken).shown()).collect();
+    (count > 0).then(|| {
+        format!(
+            "{count} chunks had fragments that match their names and don't make the chunk, within a day; they count for nothing. Made by {}: \
+             look after the memory of those hosts, or after who uses them, and shut out who means ill with `stdchk pool revoke`; \
+             `stdchk verify` shows which files are hit",
+            makers.join("; ")
         )
     })
 }
@@ -504,6 +555,7 @@ fn findings(status: &PoolStatus) -> Vec<(Condition, String)> {
         found.push((Condition::Degraded, reason));
     }
     found.extend(unmovable(status).map(|reason| (Condition::Degraded, reason)));
+    found.extend(broken_encodings(status).map(|reason| (Condition::Degraded, reason)));
     if lost > 0 {
         let reason =
             format!("{lost} files were closed early and lost: `stdchk ls FOLDER --versions` shows which");
@@ -633,6 +685,23 @@ mod tests {
         let mut down = Status::down(String::new());
         down.add_reason("the mount does not answer".to_owned());
         assert_eq!((down.health, down.reasons.len()), (Condition::Down, 2));
+    }
+
+    #[test]
+    fn who_made_broken_encodings_is_named() {
+        let mut status = pool(&[BenefactorState::Online]);
+        let broken = |maker, uid, hosts: &[&str]| BrokenEncodings {
+            maker: Maker([maker; 8]),
+            count: 2,
+            uid,
+            hosts: hosts.iter().map(|host| (*host).to_owned()).collect(),
+        };
+        status.broken =
+            vec![broken(0, None, &[]), broken(1, Some(1000), &["lab-7", "lab-8"]), broken(2, None, &["lab-9"]), broken(3, None, &[])];
+        let (word, reasons) = health(&status);
+        assert_eq!((word, reasons.len()), (Condition::Degraded, 1));
+        let named = "a process of the pool's own user; user 1000 at lab-7, lab-8; lab-9; maker 0303030303030303, whose";
+        assert!(reasons[0].starts_with("8 chunks") && reasons[0].contains(named), "{reasons:?}");
     }
 
     #[test]

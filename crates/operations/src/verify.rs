@@ -1,4 +1,4 @@
-//! Every kept version's chunks are read and compared where they lie; redundancy that is found missing may be waited for.
+//! Every kept version's chunks are read and compared where they lie, and fragments are decoded; redundancy that is found missing may be waited for.
 //!
 //! A benefactor sets a damaged block aside as soon as it is found, and the manager then has it copied anew from an
 //! intact one; so repairing is waiting until that is done.
@@ -9,10 +9,10 @@ use std::time::Duration;
 use serde::Serialize;
 use stdchk_client::{Depth, Pool as Client};
 use stdchk_model::message::manager::Attr;
-use stdchk_model::{ErrorCode, KeyId, Redundancy};
+use stdchk_model::{ErrorCode, KeyId, Maker, Redundancy};
 use stdchk_net::Retry;
 
-use crate::check::{Checker, Health, is_about_content};
+use crate::check::{Checker, Health, is_about_content, makers};
 use crate::error::{About, Code, Error, Result};
 use crate::namespace;
 use crate::pool::Pool;
@@ -45,7 +45,7 @@ pub struct Bad {
     /// What was found, for people.
     pub reason: String,
     /// [`Code::Damaged`]: it has content without an intact copy. [`Code::Unreachable`]: it has content that can't be reached
-    /// now. [`Code::Partial`]: damaged copies, each with an intact one beside it.
+    /// now. [`Code::Partial`]: damaged copies or fragments that don't make their chunk, each with an intact copy beside it.
     #[serde(skip)]
     pub code: Code,
 }
@@ -63,6 +63,11 @@ pub struct Verified {
     pub damaged_copies: u64,
     /// Chunks without an intact copy.
     pub lost_chunks: u64,
+    /// Chunks of which fragments are stored that don't make them, though each is what it is named after.
+    pub broken_chunks: u64,
+    /// Who made these fragments, as 16 hexadecimal digits, with the number of chunks. `stdchk status` names their hosts and users.
+    #[serde(serialize_with = "makers")]
+    pub makers: BTreeMap<Maker, u64>,
     /// Chunks that can't be reached now.
     pub unreachable_chunks: u64,
     /// Chunks with fewer intact copies than their folder asks for.
@@ -180,6 +185,8 @@ impl Verified {
         self.versions += found.versions;
         self.damaged_copies += found.damaged_copies;
         self.lost_chunks += found.lost_chunks;
+        self.broken_chunks += found.broken_chunks;
+        found.makers.into_iter().for_each(|(maker, chunks)| *self.makers.entry(maker).or_default() += chunks);
         self.unreachable_chunks += found.unreachable_chunks;
         self.at_risk_chunks += found.at_risk_chunks;
         self.bad.extend(found.bad);
@@ -192,9 +199,11 @@ impl Verified {
     fn add_version(&mut self, target: &Target, version: u64, health: &Health, redundancy: Redundancy) {
         self.damaged_copies += health.damaged;
         self.lost_chunks += health.lost;
+        self.broken_chunks += health.broken;
+        health.makers.iter().for_each(|(maker, chunks)| *self.makers.entry(*maker).or_default() += chunks);
         self.unreachable_chunks += health.unreachable;
         self.at_risk_chunks += health.at_risk;
-        if !health.is_readable() || health.damaged > 0 {
+        if !health.is_readable() || health.damaged > 0 || health.broken > 0 {
             let code = match (health.lost, health.unreachable) {
                 (0, 0) => Code::Partial,
                 (0, _) => Code::Unreachable,
@@ -228,8 +237,8 @@ impl Verified {
             ),
             (
                 Code::Partial,
-                "had damaged copies, each with an intact one beside it",
-                "they are made anew; `--repair` waits for it",
+                "had damaged copies or broken encodings, each with an intact copy beside it",
+                "what is damaged is made anew; `--repair` waits for it",
             ),
         ];
         for (code, what, next) in findings {

@@ -12,11 +12,13 @@
 mod assembly;
 mod blocks;
 mod coder;
+mod favour;
 mod holders;
 pub mod seal;
 
 pub use assembly::{Assembly, BadFragments, Gathered, Remaking};
 pub use blocks::{Blocks, genuine};
+pub use favour::favoured;
 pub use holders::{
     Held, Plan, can_spare, copies_in_memory, distance, distance_among, distance_at, distance_at_best,
     distance_trusted, is_readable, is_readable_at, missing, plan, plan_at, suffices, suffices_at, surplus,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use stdchk_benefactor::{Config, Error};
 use stdchk_model::message::benefactor::{
-    BenefactorReply, BenefactorRequest, Command, Make, NewBlock, SourceBlock,
+    BenefactorReply, BenefactorRequest, Check, Command, Make, NewBlock, SourceBlock,
 };
 use stdchk_model::message::handshake::Role;
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, Term};
@@ -278,6 +278,18 @@ pub fn make(
     };
     let (from, blocks) = (from.iter().map(source).collect(), to.iter().map(new).collect());
     Command::Make(Make { chunk, from, blocks })
+}
+
+/// An order to check an encoding whose blocks are at these addresses.
+pub fn check(chunk: ChunkId, encoding: EncodingId, from: &[(u8, String)]) -> Command {
+    let permit = Permit::new(&permits(), &chunk, encoding, None);
+    let source = |(index, address): &(u8, String)| SourceBlock {
+        encoding,
+        index: *index,
+        address: address.clone(),
+        permit,
+    };
+    Command::Check(Check { chunk, from: from.iter().map(source).collect() })
 }
 
 /// Puts a block; whether it was there before.

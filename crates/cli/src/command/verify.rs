@@ -1,4 +1,4 @@
-//! `stdchk verify`: every kept version's chunks are read and compared where they lie; with `--repair`, redundancy that
+//! `stdchk verify`: every kept version's chunks are read and compared where they lie, and fragments are decoded; with `--repair`, redundancy that
 //! is found missing is waited for and verified again.
 
 use clap::Args;
@@ -11,8 +11,8 @@ use crate::output;
 /// What `verify` takes.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Exit code 7: content has no intact copy. 5: content can't be reached now. 3: damaged copies were found, and an
-intact one of each.
+Exit code 7: content has no intact copy. 5: content can't be reached now. 3: damaged copies, or fragments that don't
+make their chunks, were found, and an intact copy beside each.
 
 Example:
   stdchk verify
@@ -49,6 +49,10 @@ fn print(verified: &Verified) -> Outcome {
     for (key, versions) in &verified.lacking_keys {
         let versions = output::count(*versions, "version");
         output::line(format_args!("{versions} encrypted: needs key {key}, which this host lacks"))?;
+    }
+    for (maker, chunks) in &verified.makers {
+        let chunks = output::count(*chunks, "chunk");
+        output::line(format_args!("{chunks} with fragments made by {maker} that don't make them: `stdchk status` names its hosts"))?;
     }
     let verdict = match (verified.bad.len(), verified.at_risk_chunks) {
         _ if verified.versions == 0 => "nothing to verify".to_owned(),

@@ -11,6 +11,7 @@ use stdchk_model::message::manager::ManagerReply;
 use stdchk_model::{BenefactorId, BlockId, ChunkId, Failure};
 
 use super::locations::Slot;
+use super::surplus::Spare;
 use super::{Core, Now, unavailable};
 
 /// Pause behind a collection for each of its steps, milliseconds: a step takes some milliseconds, so collections take a small part of
@@ -183,14 +184,21 @@ impl Core {
         let mut surplus = Vec::new();
         for slot in &candidates {
             match self.surplus(*slot, &spared, &mut free, now) {
-                Some(gone) => surplus.push((*slot, gone)),
+                Some(spare) => surplus.push((*slot, spare)),
                 None => self.locations.is_not_spare(*slot),
             }
         }
-        for (slot, gone) in surplus {
+        for (slot, Spare { gone, beside }) in surplus {
             gone.iter().for_each(|holder| found.block(holder.stored_length));
-            if !dry_run {
-                self.trim(slot, &gone);
+            if dry_run {
+                continue;
+            }
+            match beside {
+                Some((favoured, beside)) if gone.is_empty() => {
+                    let chunk = self.locations.at(slot).id;
+                    self.check_beside(chunk, favoured, &beside, now);
+                }
+                _ => self.trim(slot, &gone),
             }
         }
         (found, candidates.last().copied().filter(|_| candidates.len() == self.setting.steps))

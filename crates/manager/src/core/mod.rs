@@ -7,6 +7,7 @@
 mod aggregates;
 mod bandwidths;
 mod benefactors;
+mod checks;
 mod chunk;
 mod collection;
 mod commit;
@@ -178,6 +179,7 @@ pub struct Core {
     locations: Locations,
     sessions: Sessions,
     copies: Copies,
+    checks: checks::Checks,
     reliefs: relief::Reliefs,
     departures: departures::Departures,
     begun: hold::Begun,
@@ -256,6 +258,7 @@ impl Core {
             locations: Locations::default(),
             sessions: Sessions::default(),
             copies: Copies::default(),
+            checks: checks::Checks::default(),
             reliefs: relief::Reliefs::default(),
             departures: departures::Departures::default(),
             begun: hold::Begun::default(),
@@ -398,6 +401,7 @@ impl Core {
             Q::Inventory { .. } => self.inventory(request, now),
             Q::Heartbeat { .. } => self.heartbeat(request, now),
             Q::Orders { id, registration } => self.orders(id, registration, now),
+            Q::Doubt { chunk, encoding } => self.doubt(chunk, encoding, now),
             Q::Forget { id, force } => self.forget(id, force, now),
             Q::Fates { folder, lifetime, done } => self.fates(folder, lifetime.as_deref(), done),
             Q::Revoke { member } => self.revoke(member, now),
@@ -766,6 +770,9 @@ impl Core {
         }
         let ended = self.copies.give_up_late(now.ms);
         self.copies_ended(&ended);
+        if !is_set_back {
+            self.tend_checks(now);
+        }
         self.settle_references();
         self.pool_changed |= !is_set_back && self.lifetimes.must_save_time(self.namespace.lived_ms);
     }

@@ -5,9 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use stdchk_model::message::benefactor::{BenefactorLoad, Command, Decoded, OwnerWish};
+use stdchk_model::message::benefactor::{BenefactorLoad, Command, OwnerWish};
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, Registration, StoredBlock};
-use stdchk_model::{BenefactorId, BlockId, ErrorCode, Failure, Tier, Trust};
+use stdchk_model::{BenefactorId, BlockId, ErrorCode, Failure, Tier};
 
 use super::benefactors::Benefactor;
 use super::chunk::Care;
@@ -67,6 +67,7 @@ impl Core {
             false => self.copies.source_registered(id),
         };
         self.copies_ended(&ended);
+        self.checks.forget_orders(&[id]);
         // Its inventory says what is there. What of that is garbage, the next sweep decides anew.
         self.deletions.remove(&id);
         self.update_states(now);
@@ -149,8 +150,11 @@ impl Core {
         self.take_load(id, load);
         self.damaged_found = self.damaged_found.saturating_add(u64::from(damaged));
         // Before its order ends.
-        self.take_decoded(id, &decoded);
+        self.take_decoded(id, &decoded, now);
         for failed in &copies_failed {
+            if failed.to.is_none() {
+                self.checks.failed(&failed.chunk, id, now.ms);
+            }
             if let Some(care) = self.copies.failed(failed, id, now.ms) {
                 self.locations.care_for(&failed.chunk, care, &self.registry);
             }
@@ -171,6 +175,7 @@ impl Core {
             commands.extend(self.deletions_for(id));
             commands.extend(self.plan_blocked(id, now));
             commands.extend(self.plan_copies(id, now));
+            commands.extend(self.plan_checks(id, now));
             commands.extend(self.moment_to_remember());
         }
         commands.extend(self.recount(id, now));
@@ -236,16 +241,6 @@ impl Core {
         }
     }
 
-    /// What a benefactor found that was ordered to make blocks of an encoding. That it was ordered to is what makes it more than the word of
-    /// somebody: nobody chooses which encodings it is asked about.
-    fn take_decoded(&mut self, id: BenefactorId, decoded: &[Decoded]) {
-        for Decoded { chunk, encoding, is_right } in decoded {
-            if *is_right && self.copies.was_asked(chunk, id, *encoding) {
-                self.locations.judge(chunk, *encoding, Trust::Trusted, &self.registry);
-            }
-        }
-    }
-
     fn remove_all(&mut self, id: BenefactorId, blocks: &[BlockId]) {
         for block in blocks {
             self.locations.remove(block, id);
@@ -288,6 +283,7 @@ impl Core {
         self.walk(Walk::AtRisk(None));
         let ended = self.copies.benefactors_changed(&changes.went);
         self.copies_ended(&ended);
+        self.checks.forget_orders(&changes.went);
     }
 }
 

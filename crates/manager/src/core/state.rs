@@ -137,6 +137,7 @@ impl Core {
             chunks_moving: moving.chunks,
             chunks_unmovable: moving.stuck,
             memory: self.memory(),
+            broken: self.checks.broken(),
         }
     }
 

@@ -9,19 +9,27 @@
 //!
 //! Nothing goes in favour of an encoding that its own holder has not decoded, be it made up or right: copies go in favour of copies,
 //! fragments in favour of copies or of their own encoding ([`superfluous`]). Where the pool would keep one encoding in place of another,
-//! both stay until the holders of the other have looked.
+//! both stay until the holders of the other have looked: one after the other is asked to ([`super::checks`]), and then gives up its own blocks.
 //!
 //! Blocks that are to go ([`Holder::is_to_go`]) count for nothing here: those that stay must keep the chunk as far from loss as is wanted
 //! alone, by what the block that goes is one of, or by copies ([`can_spare`]). Then the others go, all that are beyond doubt. Blocks on machines that go soon count for nothing, too, and stay.
 
 use std::collections::{HashMap, HashSet};
 
-use stdchk_model::{BenefactorId, ChunkId, Tier};
+use stdchk_model::{BenefactorId, ChunkId, EncodingId, Tier};
 use stdchk_protect::{Held, can_spare, surplus as superfluous};
 
 use super::chunk::{Chunk, Holder, held};
 use super::locations::Slot;
 use super::{Core, Now};
+
+/// What of a chunk is too much.
+pub(super) struct Spare {
+    /// Blocks that may go now.
+    pub gone: Vec<Holder>,
+    /// An encoding that is enough alone, and the blocks beside it.
+    pub beside: Option<(EncodingId, Vec<Holder>)>,
+}
 
 impl Core {
     /// Free space of each benefactor, bytes.
@@ -30,29 +38,37 @@ impl Core {
     }
 
     /// The surplus blocks of a chunk that may go now, those of the fullest holders; their space counts as free from now on. None may while
-    /// there is doubt. `None`: the chunk has no surplus.
+    /// there is doubt. With them what stands beside an encoding that is enough, until its holders have decoded that. `None`: the chunk has no
+    /// surplus.
     pub(super) fn surplus(
         &self,
         slot: Slot,
         spared: &HashSet<ChunkId>,
         free: &mut HashMap<BenefactorId, u64>,
         now: Now,
-    ) -> Option<Vec<Holder>> {
+    ) -> Option<Spare> {
         let chunk = self.locations.at(slot);
         let wanted = chunk.wanted();
         let on_disk = |holder: &&Holder| !holder.is_in_memory(&self.registry);
-        let counted = chunk.counted(&self.registry).filter(on_disk).copied().collect();
-        if wanted == 0 || self.too_much(counted, wanted).is_empty() {
+        let counted: Vec<Holder> = chunk.counted(&self.registry).filter(on_disk).copied().collect();
+        let is_beside = self.beside(&counted, wanted).is_some();
+        if wanted == 0 || self.too_much(counted, wanted).is_empty() && !is_beside {
             return None;
         }
         let mut certain = self.certain(chunk, spared, now);
         certain.sort_by_key(|holder| (free.get(&holder.benefactor).copied(), holder.benefactor));
-        let gone = self.too_much(certain, wanted);
+        let beside = self.beside(&certain, wanted);
+        let mut gone = self.too_much(certain, wanted);
+        if let Some((favoured, beside)) = &beside
+            && gone.is_empty()
+        {
+            gone = self.given_up(&chunk.id, *favoured, beside.clone());
+        }
         for holder in &gone {
             let room = free.entry(holder.benefactor).or_insert(0);
             *room = room.saturating_add(u64::from(holder.stored_length));
         }
-        Some(gone)
+        Some(Spare { gone, beside })
     }
 
     /// What of these blocks may go, so that the others that stay keep the distance `wanted`.

@@ -3,6 +3,7 @@
 
 mod aggregates;
 mod care;
+mod checks;
 mod coded;
 mod creation;
 mod damage;

@@ -314,6 +314,10 @@ pub enum Command {
     /// What a benefactor does whose machine is said to go soon; until the next heartbeat is answered.
     #[n(8)]
     Goes(#[n(0)] Goes),
+    /// Find out whether an encoding makes its chunk. What was found comes with a heartbeat ([`Decoded`]), or that too few blocks could be
+    /// had ([`FailedCopy`] without a destination).
+    #[n(9)]
+    Check(#[n(0)] Check),
 }
 
 /// What is left to do for a benefactor whose machine is said to go soon.
@@ -399,6 +403,17 @@ pub struct Decoded {
     /// is named after, and they make something else.
     #[n(2)]
     pub is_right: bool,
+}
+
+/// An encoding of a chunk that is to be put together and compared with the chunk's name.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct Check {
+    /// The chunk.
+    #[n(0)]
+    pub chunk: ChunkId,
+    /// Blocks of one encoding, as many at least as are enough. The benefactor that gets this order may have some of them.
+    #[n(1)]
+    pub from: Vec<SourceBlock>,
 }
 
 /// Something of an order to make blocks that failed.

@@ -22,6 +22,7 @@ mod interrupts;
 mod lifetimes;
 mod loaded;
 mod machines;
+mod made_up;
 mod makers;
 mod manager;
 mod memory;

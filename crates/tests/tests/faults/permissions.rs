@@ -21,29 +21,36 @@ use stdchk_tests::{
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-const ALICE: u32 = 4001;
-const BOB: u32 = 4002;
-const LIMIT: Duration = Duration::from_secs(60);
+pub const ALICE: u32 = 4001;
+pub const BOB: u32 = 4002;
+pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// A pool that serves the network of this machine, and hosts that have joined it.
 pub struct Hosts {
     pub home: TempDir,
-    address: String,
+    pub address: String,
 }
 
 impl Hosts {
     fn start() -> Self {
-        Self::with_benefactors(2)
+        Self::start_with(2, &[])
     }
 
-    pub fn with_benefactors(count: u8) -> Self {
+    pub fn with_benefactors(count: u16) -> Self {
+        Self::start_with(count, &[])
+    }
+
+    /// With so many benefactors, and these variables of the manager.
+    pub fn start_with(benefactors: u16, variables: &[(&str, &str)]) -> Self {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let hosts = Self { home: TempDir::new().unwrap(), address: free.to_string() };
         hosts.ok("manager", &["pool", "init", "--listen", &hosts.address]);
-        hosts.ok(
-            "manager",
-            &["up", "--benefactors", &count.to_string(), "--donate", "256MiB", "--floor", "1MiB"],
-        );
+        let benefactors = benefactors.to_string();
+        let arguments = ["up", "--benefactors", &benefactors, "--donate", "256MiB", "--floor", "1MiB"];
+        let mut up = hosts.command("manager", &arguments);
+        up.envs(variables.iter().copied());
+        let up = outcome(up);
+        assert_eq!(up.code, 0, "{up:?}");
         hosts
     }
 
@@ -53,10 +60,14 @@ impl Hosts {
         folder.join(name)
     }
 
-    fn run(&self, host: &str, arguments: &[&str]) -> Outcome {
+    fn command(&self, host: &str, arguments: &[&str]) -> Command {
         let mut command = command(arguments);
         command.env("STDCHK_DATA", self.path(host, "pool")).current_dir(self.home.path());
-        outcome(command)
+        command
+    }
+
+    pub fn run(&self, host: &str, arguments: &[&str]) -> Outcome {
+        outcome(self.command(host, arguments))
     }
 
     pub fn ok(&self, host: &str, arguments: &[&str]) -> Outcome {
@@ -172,7 +183,7 @@ fn two_users_with_certificates_have_files_of_their_own() {
     assert!(hosts.ok("alice", &["get", "alice/x.N0.T1", "-o", "-"]).stdout == content);
 }
 
-async fn ask(
+pub async fn ask(
     connection: &Connection,
     request: ManagerRequest,
     user: Option<User>,

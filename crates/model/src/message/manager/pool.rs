@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::{Exposed, ManagerRequest, TimeNs};
 use crate::cbor;
 use crate::id::{BenefactorId, Incarnation, MachineId};
+use crate::maker::Maker;
 use crate::message::benefactor::BenefactorLoad;
 use crate::message::handshake::{MemberId, Role};
 use crate::receipt::ReceiptKey;
@@ -320,6 +321,26 @@ pub struct PoolStatus {
     /// What benefactors that keep blocks in memory have.
     #[n(29)]
     pub memory: MemorySpace,
+    /// Who made encodings that benefactors have found broken since the manager started, as far as that is less than a day ago.
+    #[n(30)]
+    pub broken: Vec<BrokenEncodings>,
+}
+
+/// Encodings whose fragments match their names and don't make their chunks.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct BrokenEncodings {
+    /// Who made them.
+    #[n(0)]
+    pub maker: Maker,
+    /// How many were found.
+    #[n(1)]
+    pub count: u64,
+    /// The user for whom the maker's certificates are, if they are for one.
+    #[n(2)]
+    pub uid: Option<u32>,
+    /// What the hosts call themselves that have such certificates, as far as the pool knows them.
+    #[n(3)]
+    pub hosts: Vec<String>,
 }
 
 /// The memory of a pool. None of it is part of its [`Space`].

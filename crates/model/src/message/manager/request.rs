@@ -105,6 +105,17 @@ pub enum ManagerRequest {
         #[n(0)]
         chunks: Vec<ChunkId>,
     },
+    /// A reader has had enough blocks of this encoding, each what it is named after, and they don't make the chunk. The manager has benefactors
+    /// find out whether that is so. Answered by `Done`.
+    #[n(28)]
+    Doubt {
+        /// The chunk.
+        #[n(0)]
+        chunk: ChunkId,
+        /// The encoding.
+        #[n(1)]
+        encoding: EncodingId,
+    },
     /// The benefactors of the pool. Answered by `Benefactors`.
     #[n(23)]
     Benefactors,

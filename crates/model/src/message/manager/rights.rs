@@ -77,6 +77,7 @@ impl Request {
             | Self::OpenVersion { .. }
             | Self::ChunksOf { .. }
             | Self::Locate { .. }
+            | Self::Doubt { .. }
             | Self::Benefactors
             | Self::Similar(_)
             | Self::OpenSession { .. }
@@ -163,6 +164,7 @@ impl Request {
             | Self::Benefactors
             | Self::Own(_)
             | Self::Locate { .. }
+            | Self::Doubt { .. }
             | Self::KeepAlive(_)
             | Self::Attend { .. }
             | Self::Leave(_)

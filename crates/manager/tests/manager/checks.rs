@@ -1,0 +1,327 @@
+//! Encodings that nobody has decoded: who is asked to, what follows from the answers, and that nothing genuine goes before.
+
+use std::collections::BTreeSet;
+
+use stdchk_model::message::benefactor::{Check, Command, Decoded, FailedCopy};
+use stdchk_model::message::handshake::MemberId;
+use stdchk_model::message::manager::{Change, FileKind, ManagerReply, ManagerRequest, StoredBlock};
+use stdchk_model::{BenefactorId, BlockId, Code, EncodingId, Incarnation, Ino, Maker};
+
+use crate::harness::{CHUNK_LENGTH, Pool, chunk, empty_load, stored};
+use stdchk_manager::core::Asker;
+
+const ALL: [u32; 6] = [0, 1, 2, 3, 4, 5];
+/// A set of blocks is at rest after so long.
+const REST_MS: u64 = 70_000;
+
+fn encoding() -> EncodingId {
+    EncodingId { code: Code::erasure(2, 1).unwrap(), tag: [7; 16], maker: Maker([9; 8]) }
+}
+
+fn fragment(index: u8) -> StoredBlock {
+    let block = BlockId { chunk: chunk(1), encoding: encoding(), index };
+    StoredBlock { block, plain_length: CHUNK_LENGTH, stored_length: CHUNK_LENGTH / 2 }
+}
+
+fn verdict(is_right: bool) -> Vec<Decoded> {
+    vec![Decoded { chunk: chunk(1), encoding: encoding(), is_right }]
+}
+
+/// What a benefactor says with a heartbeat.
+#[derive(Default)]
+struct Said {
+    added: Vec<StoredBlock>,
+    removed: Vec<BlockId>,
+    decoded: Vec<Decoded>,
+    copies_failed: Vec<FailedCopy>,
+}
+
+fn beat(pool: &mut Pool, at: u32, said: Said) -> Vec<Command> {
+    let Said { added, removed, decoded, copies_failed } = said;
+    let request = ManagerRequest::Heartbeat {
+        id: BenefactorId(at),
+        registration: pool.first_registration(at),
+        load: empty_load(),
+        durable_sequence: pool.told,
+        added,
+        removed,
+        damaged: 0,
+        copies_failed,
+        put_sequence: pool.receipts,
+        decoded,
+    };
+    match pool.ask(request).unwrap() {
+        ManagerReply::Commands(commands) => commands,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn says(pool: &mut Pool, at: u32, is_right: bool) -> Vec<Command> {
+    beat(pool, at, Said { decoded: verdict(is_right), ..Said::default() })
+}
+
+fn checks(commands: &[Command]) -> Vec<Check> {
+    let check = |command: &Command| match command {
+        Command::Check(check) => Some(check.clone()),
+        _ => None,
+    };
+    commands.iter().filter_map(check).collect()
+}
+
+/// To whom checks go now.
+fn checkers(pool: &mut Pool, among: &[u32]) -> Vec<u32> {
+    let mut found = Vec::new();
+    for at in among {
+        let commands = beat(pool, *at, Said::default());
+        found.extend(checks(&commands).iter().map(|_| *at));
+    }
+    found
+}
+
+/// The one to whom a check goes now, once the collection has looked.
+fn checker(pool: &mut Pool) -> Option<u32> {
+    pool.collect().unwrap();
+    let found = checkers(pool, &ALL);
+    assert!(found.len() <= 1, "a chunk is checked by one after the other: {found:?}");
+    found.first().copied()
+}
+
+/// Benefactors that are told to delete something, once the collection has looked.
+fn deleting(pool: &mut Pool) -> Vec<u32> {
+    pool.collect().unwrap();
+    let is_delete = |command: &Command| matches!(command, Command::Delete { .. });
+    ALL.into_iter().filter(|at| beat(pool, *at, Said::default()).iter().any(is_delete)).collect()
+}
+
+/// Copies of a chunk at two benefactors, as many as are wanted, and three fragments at others that somebody says make it.
+fn pool() -> Pool {
+    let mut pool = Pool::with_benefactors(6);
+    let folder = pool.make(Ino::ROOT, "app", FileKind::Directory);
+    let file = pool.make(folder, "a", FileKind::File);
+    pool.write(1, file, &[1], &[0, 1]);
+    for (index, at) in (0u8..).zip([2, 3, 4]) {
+        beat(&mut pool, at, Said { added: vec![fragment(index)], ..Said::default() });
+    }
+    pool.pass_alive(REST_MS, &ALL);
+    pool
+}
+
+fn holders(pool: &mut Pool) -> Vec<u32> {
+    let mut holders = pool.locate(1);
+    holders.sort_unstable();
+    holders
+}
+
+#[test]
+fn a_copy_goes_for_fragments_once_its_own_holder_has_decoded_them_and_no_earlier() {
+    let mut pool = pool();
+    assert_eq!(deleting(&mut pool), [], "nothing goes for what nobody has decoded");
+    for holder in [0, 1] {
+        let asked = if holder == 0 { 0 } else { checker(&mut pool).unwrap() };
+        assert_eq!(asked, holder, "one after the other");
+        says(&mut pool, holder, true);
+        assert_eq!(deleting(&mut pool), [holder]);
+    }
+    assert_eq!(holders(&mut pool), [2, 3, 4]);
+    assert_eq!((checker(&mut pool), pool.status().broken), (None, Vec::new()));
+}
+
+#[test]
+fn an_order_to_check_names_enough_fragments_and_where_they_are() {
+    let mut pool = pool();
+    pool.collect().unwrap();
+    let order = checks(&beat(&mut pool, 0, Said::default())).pop().unwrap();
+    let indices: BTreeSet<u8> = order.from.iter().map(|source| source.index).collect();
+    assert_eq!((order.chunk, indices), (chunk(1), BTreeSet::from([0, 1, 2])));
+    assert!(order.from.iter().all(|source| source.encoding == encoding()));
+}
+
+#[test]
+fn what_two_find_broken_counts_for_nothing_goes_as_a_whole_and_its_maker_is_named() {
+    let mut pool = pool();
+    assert_eq!(checker(&mut pool), Some(0));
+    says(&mut pool, 0, false);
+    assert_eq!((deleting(&mut pool), pool.status().broken), (vec![], Vec::new()), "one alone may lie");
+    // The order was given with the heartbeats.
+    says(&mut pool, 1, false);
+    let broken = pool.status().broken;
+    assert_eq!(broken.iter().map(|broken| (broken.maker, broken.count)).collect::<Vec<_>>(), [(Maker([9; 8]), 1)]);
+    assert_eq!(deleting(&mut pool), [2, 3, 4]);
+    assert_eq!(holders(&mut pool), [0, 1]);
+    assert_eq!(checker(&mut pool), None);
+}
+
+#[test]
+fn what_is_broken_is_known_when_it_is_put_again() {
+    let mut pool = pool();
+    checker(&mut pool);
+    says(&mut pool, 0, false);
+    checkers(&mut pool, &ALL);
+    says(&mut pool, 1, false);
+    assert_eq!(deleting(&mut pool), [2, 3, 4]);
+    for (index, at) in (0u8..).zip([2, 3, 4]) {
+        beat(&mut pool, at, Said { added: vec![fragment(index)], ..Said::default() });
+    }
+    pool.pass_alive(REST_MS, &ALL);
+    assert_eq!(checker(&mut pool), None, "nobody has to look again");
+    assert_eq!(deleting(&mut pool), [2, 3, 4]);
+}
+
+#[test]
+fn one_that_says_that_a_good_encoding_is_broken_is_outvoted_and_keeps_its_copy() {
+    let mut pool = pool();
+    assert_eq!(checker(&mut pool), Some(0));
+    says(&mut pool, 0, false);
+    for _ in 0..2 {
+        let asked = checkers(&mut pool, &ALL);
+        assert!(asked.len() == 1 && asked != [0], "{asked:?}");
+        says(&mut pool, asked[0], true);
+    }
+    assert_eq!(pool.status().broken, []);
+    assert_eq!(deleting(&mut pool), [1], "it has decoded what its copy stood beside");
+    assert_eq!((deleting(&mut pool), checker(&mut pool)), (vec![], None));
+    assert_eq!(holders(&mut pool), [0, 2, 3, 4]);
+}
+
+#[test]
+fn the_words_of_benefactors_of_one_member_are_one_word() {
+    let mut pool = pool();
+    let member = MemberId([7; 16]);
+    for number in [0, 1] {
+        pool.register_member(number, member);
+        beat(&mut pool, number, Said { added: vec![stored(1)], ..Said::default() });
+    }
+    assert_eq!(checker(&mut pool), Some(0));
+    says(&mut pool, 0, false);
+    let asked = checkers(&mut pool, &ALL);
+    assert!(asked.len() == 1 && asked[0] > 1, "the other one of the same member says nothing new: {asked:?}");
+}
+
+#[test]
+fn what_nobody_ordered_and_what_comes_late_changes_nothing() {
+    let mut pool = pool();
+    says(&mut pool, 5, true);
+    says(&mut pool, 5, false);
+    says(&mut pool, 4, false);
+    assert_eq!((pool.status().broken, deleting(&mut pool)), (Vec::new(), vec![]));
+    // The collection had a check ordered at 0. Another one answers in its place; and it does when its time is over.
+    says(&mut pool, 1, true);
+    pool.pass_alive(61_000, &ALL);
+    says(&mut pool, 0, true);
+    assert_eq!(deleting(&mut pool), []);
+}
+
+#[test]
+fn a_check_that_fails_or_is_late_is_tried_again_elsewhere_and_ever_more_rarely() {
+    let mut pool = pool();
+    assert_eq!(checker(&mut pool), Some(0));
+    let copies_failed = vec![FailedCopy { chunk: chunk(1), to: None }];
+    beat(&mut pool, 0, Said { copies_failed, ..Said::default() });
+    assert_eq!(checker(&mut pool), None, "not at once");
+    pool.pass(1_000);
+    assert_eq!(checker(&mut pool), Some(1));
+    pool.pass_alive(59_000, &ALL);
+    assert_eq!(checker(&mut pool), None, "it is under way");
+    pool.pass_alive(1_000, &ALL);
+    assert_eq!(checker(&mut pool), None, "not at once");
+    pool.pass_alive(2_000, &ALL);
+    assert_eq!(checker(&mut pool), Some(0));
+}
+
+#[test]
+fn an_order_of_one_that_starts_again_is_given_anew() {
+    let mut pool = pool();
+    assert_eq!(checker(&mut pool), Some(0));
+    pool.register_as(Some(0), Incarnation(1), None);
+    pool.inventory_as(0, Incarnation(1), &[1]).unwrap();
+    assert_eq!(checker(&mut pool), Some(0));
+    says(&mut pool, 0, true);
+    assert_eq!(deleting(&mut pool), [0]);
+}
+
+#[test]
+fn a_manager_that_starts_again_knows_of_no_verdict_and_asks_anew() {
+    let mut pool = pool();
+    assert_eq!(checker(&mut pool), Some(0));
+    says(&mut pool, 0, true);
+    pool.restart();
+    for number in ALL {
+        let life = Incarnation(u64::from(number) + 1);
+        pool.register_as(Some(number), life, None);
+        pool.inventory_as(number, life, if number < 2 { &[1] } else { &[] }).unwrap();
+    }
+    for (index, at) in (0u8..).zip([2, 3, 4]) {
+        beat(&mut pool, at, Said { added: vec![fragment(index)], ..Said::default() });
+    }
+    pool.pass_alive(REST_MS, &ALL);
+    assert_eq!(checker(&mut pool), Some(0));
+}
+
+#[test]
+fn an_encoding_that_is_gone_is_not_checked_and_a_verdict_about_it_changes_nothing() {
+    let mut pool = pool();
+    pool.collect().unwrap();
+    for (index, at) in (0u8..).zip([2, 3]) {
+        beat(&mut pool, at, Said { removed: vec![fragment(index).block], ..Said::default() });
+    }
+    assert_eq!(checkers(&mut pool, &[0, 1]), [], "too few are left");
+    beat(&mut pool, 4, Said { removed: vec![fragment(2).block], ..Said::default() });
+    says(&mut pool, 0, true);
+    assert_eq!((checker(&mut pool), holders(&mut pool)), (None, vec![0, 1]));
+}
+
+#[test]
+fn a_chunk_that_nothing_refers_to_any_more_is_not_checked() {
+    let mut pool = pool();
+    assert_eq!(checker(&mut pool), Some(0));
+    let folder = pool.attr("app").unwrap().ino;
+    pool.change(Change::Unlink { parent: folder, name: "a".to_owned() }).unwrap();
+    says(&mut pool, 0, true);
+    pool.pass_alive(REST_MS, &ALL);
+    let deleted: BTreeSet<u32> = deleting(&mut pool).into_iter().collect();
+    assert_eq!((deleted, checker(&mut pool)), (BTreeSet::from([0, 1, 2, 3, 4]), None));
+}
+
+fn doubt(pool: &mut Pool, member: u8, number: u32, encoding: EncodingId) {
+    let asker = Asker { member: Some(MemberId([member; 16])), ..Asker::default() };
+    pool.ask_as(&asker, ManagerRequest::Doubt { chunk: chunk(number), encoding }).unwrap();
+}
+
+#[test]
+fn a_reader_s_doubt_has_two_look_and_then_needs_no_further_look() {
+    let mut pool = pool();
+    doubt(&mut pool, 1, 1, encoding());
+    for _ in 0..2 {
+        let asked = checkers(&mut pool, &ALL);
+        assert_eq!(asked.len(), 1, "{asked:?}");
+        says(&mut pool, asked[0], true);
+    }
+    doubt(&mut pool, 2, 1, encoding());
+    assert_eq!(checkers(&mut pool, &ALL), []);
+    assert_eq!(pool.status().broken, []);
+}
+
+#[test]
+fn a_doubt_that_is_right_is_found_out_though_nothing_stands_beside() {
+    let mut pool = pool();
+    for at in [0, 1] {
+        beat(&mut pool, at, Said { removed: vec![BlockId::plain(chunk(1))], ..Said::default() });
+    }
+    assert_eq!(pool.status().chunks_lost, 0, "its maker says that it makes the chunk");
+    doubt(&mut pool, 1, 1, encoding());
+    for _ in 0..2 {
+        let asked = checkers(&mut pool, &ALL);
+        says(&mut pool, asked[0], false);
+    }
+    assert_eq!((pool.status().chunks_lost, pool.status().broken.len()), (1, 1));
+    assert_eq!(deleting(&mut pool), [], "it is all that there is");
+}
+
+#[test]
+fn doubts_about_what_is_not_there_or_is_a_copy_cost_nothing() {
+    let mut pool = pool();
+    doubt(&mut pool, 1, 1, EncodingId::PLAIN);
+    doubt(&mut pool, 1, 2, encoding());
+    doubt(&mut pool, 1, 1, EncodingId { tag: [8; 16], ..encoding() });
+    assert_eq!(checkers(&mut pool, &ALL), []);
+}

@@ -1,0 +1,67 @@
+//! Which encoding of a chunk the pool would keep if it could have but one.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use stdchk_model::{EncodingId, Trust};
+
+use crate::holders::{Held, distance_trusted};
+
+/// The encoding in fragments of which these blocks alone keep the distance `wanted`, so that all else could go: fragments take less space
+/// than copies that are as far from loss. A trusted one comes before those that their makers alone vouch for, then the one that takes the least
+/// space. None where a single copy is enough.
+pub fn favoured(held: &[Held], wanted: u8) -> Option<EncodingId> {
+    if wanted <= 1 {
+        return None;
+    }
+    let fragments = held.iter().filter(|block| !block.encoding.code.is_copy() && block.trust != Trust::Broken);
+    let all: BTreeSet<(Reverse<bool>, u32, EncodingId)> = fragments
+        .map(|block| {
+            let code = block.encoding.code;
+            let size = 1000 * u32::from(code.blocks()) / u32::from(code.data());
+            (Reverse(block.trust == Trust::Trusted), size, block.encoding)
+        })
+        .collect();
+    let suffices = |encoding: &EncodingId| {
+        let own = held.iter().filter(|block| block.encoding == *encoding);
+        distance_trusted(own.map(|block| Held { trust: Trust::Trusted, ..*block })) >= wanted
+    };
+    all.into_iter().map(|(_, _, encoding)| encoding).find(suffices)
+}
+
+#[cfg(test)]
+mod tests {
+    use stdchk_model::{BenefactorId, Code, Maker, Tier};
+
+    use super::*;
+
+    fn blocks(code: (u8, u8), tag: u8, trust: Trust, count: u8) -> impl Iterator<Item = Held> {
+        let code = Code::erasure(code.0, code.1).unwrap();
+        let encoding = EncodingId { code, tag: [tag; 16], maker: Maker::LOCAL };
+        (0..count).map(move |index| {
+            let benefactor = BenefactorId(u32::from(index));
+            Held { benefactor, encoding, index, tier: Tier::Disk, trust }
+        })
+    }
+
+    fn copies(count: u8) -> impl Iterator<Item = Held> {
+        let block = |held: Held| Held { encoding: EncodingId::PLAIN, index: 0, ..held };
+        blocks((2, 1), 0, Trust::Trusted, count).map(block)
+    }
+
+    #[test]
+    fn fragments_that_suffice_alone_are_favoured_the_trusted_ones_first_and_never_broken_ones() {
+        let (small, large) = (blocks((4, 2), 1, Trust::Claimed, 6), blocks((2, 2), 2, Trust::Trusted, 4));
+        let all: Vec<Held> = copies(3).chain(small).chain(large).collect();
+        let tag = |held: &[Held], wanted| favoured(held, wanted).map(|encoding| encoding.tag[0]);
+        assert_eq!(tag(&all, 3), Some(2));
+        assert_eq!(tag(&all, 4), None, "neither suffices");
+        assert_eq!(tag(&all, 1), None, "a copy does");
+        let claimed: Vec<Held> = all.iter().map(|held| Held { trust: Trust::Claimed, ..*held }).collect();
+        assert_eq!(tag(&claimed, 3), Some(1), "the smaller one");
+        let broken: Vec<Held> = all.iter().map(|held| Held { trust: Trust::Broken, ..*held }).collect();
+        assert_eq!(tag(&broken, 2), None);
+        let some: Vec<Held> = copies(3).chain(blocks((4, 2), 1, Trust::Trusted, 5)).collect();
+        assert_eq!((tag(&some, 3), tag(&some, 2)), (None, Some(1)));
+    }
+}
