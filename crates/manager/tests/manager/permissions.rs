@@ -8,7 +8,9 @@ use stdchk_model::message::handshake::{MemberId, Role};
 use stdchk_model::message::manager::{
     Change, Existing, FileKind, Hold, ManagerReply, ManagerRequest as Q, PackedMembers, VersionState,
 };
-use stdchk_model::{ClientId, Durability, ErrorCode, Failure, Ino, MachineId, MapRoot, OpId, User, cbor};
+use stdchk_model::{
+    ClientId, Durability, EncodingId, ErrorCode, Failure, Ino, MachineId, MapRoot, OpId, User, cbor,
+};
 
 /// Owner, member of the group, others.
 const OWNER: u32 = 1;
@@ -216,6 +218,7 @@ const TABLE: &[(&str, Asking, [&str; 3])] = &[
     ("benefactors", |_| Q::Benefactors, ["ogta", "ogta", "ogta"]),
     ("own benefactor", |_| Q::Own(MachineId([1; 16])), ["ogta", "ogta", "ogta"]),
     ("locate", |_| Q::Locate { chunks: vec![chunk(1)] }, ["ogta", "ogta", "ogta"]),
+    ("doubt", |_| Q::Doubt { chunk: chunk(1), encoding: EncodingId::PLAIN }, ["ogta", "ogta", "ogta"]),
     ("keep alive", |_| Q::KeepAlive(CLIENT), ["ogta", "ogta", "ogta"]),
     (
         "attend",
