@@ -140,6 +140,7 @@ impl World {
                     }
                 }
                 Command::Make(make) => self.order(node, make),
+                Command::Check(check) => self.check(node, &check),
                 Command::SendInventory if self.plant == Plant::PhantomsAreKept => {}
                 Command::SendInventory => self.nodes[node].begin_inventory(),
                 // Copies go another way here, and pools are small.

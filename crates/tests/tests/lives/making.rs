@@ -3,7 +3,7 @@
 //! A model of `Copies` and `Remaker` of a benefactor, which are bound to sockets. What puts fragments together is the real
 //! `protect::Remaking`.
 
-use stdchk_model::message::benefactor::{Decoded, FailedCopy, Make, SourceBlock};
+use stdchk_model::message::benefactor::{Check, Decoded, FailedCopy, Make, SourceBlock};
 use stdchk_model::{BenefactorId, BlockId, ChunkId, Encoding};
 use stdchk_net::Bytes;
 use stdchk_protect::{BadFragments, Remaking};
@@ -54,7 +54,8 @@ impl World {
         let as_copies = make.blocks.iter().all(|new| new.index.is_none());
         let made = self.gather(node, make).map(|remaking| remaking.remake(as_copies));
         let is_right = match &made {
-            Some(Ok(_)) => Some(true),
+            // A copy shows nothing of those fragments that it was not made of.
+            Some(Ok(_)) if !as_copies => Some(true),
             Some(Err(BadFragments::Encoding)) => Some(false),
             _ => None,
         };
@@ -73,17 +74,40 @@ impl World {
         }
     }
 
+    /// Finds out whether an encoding makes its chunk.
+    pub fn check(&mut self, node: usize, check: &Check) {
+        let Check { chunk, from } = check;
+        let Some(encoding) = from.first().map(|source| source.encoding) else { return };
+        let nothing = (Remaking::new(*chunk, encoding), encoding.code.data());
+        let Some(remaking) = self.gather_from(nothing, *chunk, from) else {
+            return self.making_failed(node, *chunk, None);
+        };
+        let is_right = remaking.remake(false).is_ok();
+        self.note(format!("{:?} finds an encoding right: {is_right}", self.nodes[node].id));
+        self.nodes[node].decoded.push(Decoded { chunk: *chunk, encoding, is_right });
+    }
+
     /// Gathers as many blocks as suffice, its own first.
     fn gather(&mut self, node: usize, make: &Make) -> Option<Remaking> {
         let (own, others) = make.from.split_first()?;
         let mut remaking = Remaking::new(make.chunk, own.encoding);
         let (encoding, stored) = self.nodes[node].read(block_of(make.chunk, own), &self.runtime)?;
-        let mut lacks = remaking.add(own.index, encoding, stored).ok()?;
+        let lacks = remaking.add(own.index, encoding, stored).ok()?;
+        self.gather_from((remaking, lacks), make.chunk, others)
+    }
+
+    /// Gathers as many more as are needed.
+    fn gather_from(
+        &mut self,
+        (mut remaking, mut lacks): (Remaking, u8),
+        chunk: ChunkId,
+        others: &[SourceBlock],
+    ) -> Option<Remaking> {
         for source in others {
             if lacks == 0 {
                 break;
             }
-            let block = block_of(make.chunk, source);
+            let block = block_of(chunk, source);
             let is_it = |node: &&mut super::node::Node| node.address == source.address && node.is_up();
             let Some(other) = self.nodes.iter_mut().find(is_it) else { continue };
             let Some((encoding, stored)) = other.serve(block, &self.runtime) else { continue };
