@@ -18,7 +18,7 @@
 //! | 40 | 8 | its start |
 //! | 48 | 8 | first 8 bytes of the BLAKE3-256 of the 48 bytes above |
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -26,6 +26,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use stdchk_model::message::manager::{Moment, Term};
+use stdchk_net::own::{self, Access};
 use tokio::time::Instant;
 
 /// The file in the benefactor's directory.
@@ -164,7 +165,7 @@ impl Memory {
     fn write(&self, state: &mut State, kept: Kept) -> io::Result<()> {
         let count = state.count + 1;
         let is_new = !self.path.exists();
-        let file = OpenOptions::new().write(true).create(true).truncate(false).open(&self.path)?;
+        let file = own::file(&self.path, Access::Make)?;
         if is_new {
             // Both sectors get their space now, so that none is needed later.
             file.write_all_at(&EMPTY, 0)?;
@@ -181,7 +182,7 @@ impl Memory {
 }
 
 fn read(path: &Path) -> io::Result<Option<(u64, Kept)>> {
-    let file = File::open(path)?;
+    let file = own::file(path, Access::Read)?;
     // One that can't be read is as good as a damaged one: the other counts.
     let copy = |index: u64| {
         let mut bytes = [0; COPY_BYTES];

@@ -14,6 +14,7 @@ mod keys;
 mod machine;
 mod managers;
 pub mod notice;
+pub mod own;
 pub mod patience;
 mod retry;
 pub mod server;

@@ -33,6 +33,7 @@ mod page_cache;
 mod pairs;
 mod permissions;
 mod posix;
+mod prepared;
 mod program;
 mod promises;
 mod recovery;
