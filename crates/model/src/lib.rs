@@ -23,6 +23,7 @@ pub mod policy;
 pub mod receipt;
 pub mod redundancy;
 pub mod sets;
+pub mod shares;
 pub mod size;
 pub mod tier;
 pub mod user;

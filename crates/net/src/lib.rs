@@ -10,6 +10,7 @@ pub mod connection;
 pub mod data_dir;
 mod elsewhere;
 pub mod frame;
+mod gate;
 mod keys;
 mod machine;
 mod managers;

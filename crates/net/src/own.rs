@@ -252,6 +252,25 @@ pub fn text(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
+/// The text of a file that the running user or root keeps, wherever links lead to it: people keep their configuration in places of their own.
+///
+/// # Errors
+/// `NotFound`; `PermissionDenied` if it belongs to somebody else, or others may write to it; `InvalidData` for what is no text.
+pub fn text_anywhere(path: &Path) -> io::Result<String> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let file = rustix::fs::openat(CWD, path, flags, Mode::empty())?;
+    let (about, mut text) = (rustix::fs::fstat(&file)?, String::new());
+    if ![own_user(), ROOT].contains(&about.st_uid) {
+        let what = format!("it belongs to user {}", about.st_uid);
+        return Err(refused(path, &what, "name the file if you mean it, or work as that user"));
+    }
+    if about.st_mode & OTHERS_WRITE != 0 {
+        return Err(writable(path));
+    }
+    File::from(file).take(TEXT_BYTES_MAX).read_to_string(&mut text)?;
+    Ok(text)
+}
+
 /// Gives a file in a folder of one's own this text, as [`Folder::replace`] does.
 ///
 /// # Errors
@@ -407,6 +426,18 @@ mod tests {
         Folder::open(&link.join("below")).unwrap();
         Folder::make(&link.join("new/er")).unwrap();
         assert!(real.join("new/er").is_dir());
+    }
+
+    #[test]
+    fn a_configuration_is_read_through_links_and_not_if_others_may_write_to_it() {
+        let place = tempfile::tempdir().unwrap();
+        let (real, link) = (place.path().join("real"), place.path().join("link"));
+        fs::write(&real, "text").unwrap();
+        symlink(&real, &link).unwrap();
+        assert_eq!(text_anywhere(&link).unwrap(), "text");
+        open_to_all(&real);
+        is_refused(text_anywhere(&link), "other users may write");
+        assert_eq!(text_anywhere(&place.path().join("none")).unwrap_err().kind(), ErrorKind::NotFound);
     }
 
     #[test]

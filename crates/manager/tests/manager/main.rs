@@ -2,6 +2,7 @@
 #![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod aggregates;
+mod budgets;
 mod care;
 mod coded;
 mod creation;
@@ -9,6 +10,7 @@ mod damage;
 mod departures;
 mod drain;
 mod exposure;
+mod flood;
 mod forget;
 mod harness;
 mod history;
