@@ -99,7 +99,7 @@ impl Folder {
         let descriptor = walk(path, Last::Itself)?;
         let about = rustix::fs::fstat(&descriptor)?;
         if about.st_mode & OTHERS_WRITE != 0 && about.st_mode & STICKY == 0 {
-            return Err(writable(path));
+            return Err(writable());
         }
         Ok(Self { descriptor, path: path.to_owned(), owner: about.st_uid })
     }
@@ -108,7 +108,7 @@ impl Folder {
         let about = rustix::fs::fstat(&descriptor)?;
         if ![own_user(), ROOT].contains(&about.st_uid) {
             let what = format!("it belongs to user {}, who decides what is in it", about.st_uid);
-            return Err(refused(path, &what, "work as that user, or name a folder of your own"));
+            return Err(refused(&what, "work as that user, or name a folder of your own"));
         }
         let folder = Self { descriptor, path: path.to_owned(), owner: about.st_uid };
         if about.st_mode & OTHERS_WRITE != 0 {
@@ -120,12 +120,12 @@ impl Folder {
     /// Lets nobody else write to an empty folder of one's own, as a mask of 002 lets its group.
     fn close_to_others(&self, about: &Stat) -> io::Result<()> {
         if about.st_uid != own_user() || about.st_mode & STICKY != 0 || !self.is_empty()? {
-            return Err(writable(&self.path));
+            return Err(writable());
         }
         let mode = Mode::from_raw_mode(about.st_mode & 0o7777 & !OTHERS_WRITE);
         rustix::fs::fchmod(self.itself()?, mode)?;
         // Somebody may have been faster.
-        if self.is_empty()? { Ok(()) } else { Err(writable(&self.path)) }
+        if self.is_empty()? { Ok(()) } else { Err(writable()) }
     }
 
     fn is_empty(&self) -> io::Result<bool> {
@@ -163,26 +163,25 @@ impl Folder {
     }
 
     fn file_with(&self, name: &OsStr, access: Access, mode: u32) -> io::Result<File> {
-        let path = || self.path.join(name);
         // One that waits for a peer, as a pipe does, is refused and not waited for.
         let flags = access.flags() | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let opened = rustix::fs::openat(&self.descriptor, name, flags, Mode::from_raw_mode(mode));
         let file = match opened {
             Err(Errno::LOOP) => {
-                return Err(refused(&path(), IS_LINK, "remove it if you don't know why it is there"));
+                return Err(refused(IS_LINK, "remove it if you don't know why it is there"));
             }
             opened => opened?,
         };
         let about = rustix::fs::fstat(&file)?;
         let next = "remove it if you don't know why it is there";
         if FileType::from_raw_mode(about.st_mode) != FileType::RegularFile {
-            return Err(refused(&path(), "it is no file", next));
+            return Err(refused("it is no file", next));
         }
         if ![own_user(), ROOT, self.owner].contains(&about.st_uid) {
-            return Err(refused(&path(), &format!("it belongs to user {}", about.st_uid), next));
+            return Err(refused(&format!("it belongs to user {}", about.st_uid), next));
         }
         if about.st_mode & OTHERS_WRITE != 0 {
-            return Err(writable(&path()));
+            return Err(writable());
         }
         Ok(File::from(file))
     }
@@ -235,7 +234,7 @@ impl Folder {
 /// Those of [`Folder::open`] and [`Folder::file`].
 pub fn file(path: &Path, access: Access) -> io::Result<File> {
     let (folder, name) = parts(path)?;
-    Folder::open(folder)?.file(name, access)
+    Folder::open(folder).map_err(|error| of_folder(folder, error))?.file(name, access)
 }
 
 /// The text of a file in a folder of whoever it is.
@@ -244,7 +243,8 @@ pub fn file(path: &Path, access: Access) -> io::Result<File> {
 /// Those of [`Folder::look_into`] and [`Folder::file`]; `InvalidData` for what is no text, or too long.
 pub fn text(path: &Path) -> io::Result<String> {
     let (folder, name) = parts(path)?;
-    let (file, mut text) = (Folder::look_into(folder)?.file(name, Access::Read)?, String::new());
+    let (opened, mut text) = (Folder::look_into(folder), String::new());
+    let file = opened.map_err(|error| of_folder(folder, error))?.file(name, Access::Read)?;
     let read = file.take(TEXT_BYTES_MAX).read_to_string(&mut text)?;
     if read as u64 == TEXT_BYTES_MAX {
         return Err(io::Error::new(ErrorKind::InvalidData, "it is longer than any such file"));
@@ -262,10 +262,10 @@ pub fn text_anywhere(path: &Path) -> io::Result<String> {
     let (about, mut text) = (rustix::fs::fstat(&file)?, String::new());
     if ![own_user(), ROOT].contains(&about.st_uid) {
         let what = format!("it belongs to user {}", about.st_uid);
-        return Err(refused(path, &what, "name the file if you mean it, or work as that user"));
+        return Err(refused(&what, "name the file if you mean it, or work as that user"));
     }
     if about.st_mode & OTHERS_WRITE != 0 {
-        return Err(writable(path));
+        return Err(writable());
     }
     File::from(file).take(TEXT_BYTES_MAX).read_to_string(&mut text)?;
     Ok(text)
@@ -277,7 +277,7 @@ pub fn text_anywhere(path: &Path) -> io::Result<String> {
 /// Those of [`Folder::open`] and [`Folder::replace`].
 pub fn replace(path: &Path, text: &str, mode: u32) -> io::Result<()> {
     let (folder, name) = parts(path)?;
-    Folder::open(folder)?.replace(name, text, mode)
+    Folder::open(folder).map_err(|error| of_folder(folder, error))?.replace(name, text, mode)
 }
 
 /// The folder and the name of a file.
@@ -293,12 +293,23 @@ pub(crate) fn own_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-fn refused(path: &Path, what: &str, next: &str) -> io::Error {
-    io::Error::new(ErrorKind::PermissionDenied, format!("{} is not used: {what}; {next}", path.display()))
+/// Who asked for something says what it was.
+fn refused(what: &str, next: &str) -> io::Error {
+    io::Error::new(ErrorKind::PermissionDenied, format!("it is not used: {what}; {next}"))
 }
 
-fn writable(path: &Path) -> io::Error {
-    refused(path, "other users may write to it", "`chmod go-w` it if all in it is yours, or use another one")
+/// The folder of a file isn't what was asked for: it is named.
+fn of_folder(folder: &Path, error: io::Error) -> io::Error {
+    match error.kind() {
+        ErrorKind::PermissionDenied => {
+            io::Error::new(error.kind(), format!("its folder {}: {error}", folder.display()))
+        }
+        _ => error,
+    }
+}
+
+fn writable() -> io::Error {
+    refused("other users may write to it", "`chmod go-w` it if all in it is yours, or use another one")
 }
 
 fn place(at: impl std::os::fd::AsFd, name: impl rustix::path::Arg) -> io::Result<OwnedFd> {
@@ -328,12 +339,12 @@ fn walk(path: &Path, last: Last) -> io::Result<OwnedFd> {
             FileType::Directory => at = next,
             // What a link leads through stands before what is left of the path.
             FileType::Symlink if left.is_empty() && last == Last::Itself => {
-                return Err(refused(path, IS_LINK, "name the folder to which it leads"));
+                return Err(refused(IS_LINK, "name the folder to which it leads"));
             }
             FileType::Symlink if ![own_user(), ROOT].contains(&about.st_uid) => {
                 let what =
                     format!("`{}` on the way there is a link of user {}", step.display(), about.st_uid);
-                return Err(refused(path, &what, "name the folder by a way of your own"));
+                return Err(refused(&what, "name the folder by a way of your own"));
             }
             FileType::Symlink => {
                 links += 1;
