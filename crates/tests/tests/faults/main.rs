@@ -36,6 +36,7 @@ mod page_cache;
 mod pairs;
 mod permissions;
 mod posix;
+mod prepared;
 mod program;
 mod promises;
 mod recovery;
