@@ -325,6 +325,7 @@ fn a_session_is_for_the_member_that_opened_it() {
     let of = |number: u8, user: u32| Asker {
         member: Some(MemberId([number; 16])),
         user: Some(User::new(user, 8)),
+        ..Asker::default()
     };
     let (victim, adversary) = (of(1, OWNER), of(2, OTHER));
     let open = Q::OpenSession { session: session(1), client: CLIENT, ino: tree.file, durability: None };
