@@ -18,10 +18,11 @@ use stdchk_model::message::handshake::{
     Hello, Join, JoinKey, Joined, MemberId, PROTOCOL, Role, TokenId, Welcome,
 };
 use stdchk_model::message::manager::{
-    Attr, BenefactorInfo, BenefactorSecret, BenefactorState, Change, CheckpointSet, ChunkLocations, DirEntry,
-    Existing, Exposed, ExposedSet, FileKind, Hold, KeeperInfo, Location, ManagerInfo, ManagerReply,
-    ManagerRequest, MemberInfo, MemorySpace, Moment, Pace, PackedMembers, PlacedHost, Placement, PoolStatus,
-    Registration, Sent, SetFate, SetMember, SetState, Space, StoredBlock, Term, VersionInfo, VersionState,
+    Attr, BenefactorInfo, BenefactorSecret, BenefactorState, Change, CheckpointSet, ChunkLocations,
+    CollectionStopped, DirEntry, Existing, Exposed, ExposedSet, FileKind, HeldBack, Hold, KeeperInfo,
+    Location, ManagerInfo, ManagerReply, ManagerRequest, MemberInfo, MemorySpace, Moment, Pace,
+    PackedMembers, PlacedHost, Placement, PoolStatus, RegisteredBackup, Registration, Sent, SetFate,
+    SetMember, SetState, Space, StoredBlock, Term, VersionInfo, VersionState,
 };
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, Code, Durability, Encoding, EncodingId, ErrorCode,
@@ -277,6 +278,18 @@ fn status() -> PoolStatus {
             used_bytes: 1 << 33,
             free_bytes: 1 << 32,
             chunks_alone: 21,
+        },
+        held: HeldBack {
+            backups: vec![RegisteredBackup {
+                commit: 1000,
+                start: 7,
+                ends_in_ms: 60_000,
+                chunks: 22,
+                bytes: 1 << 34,
+            }],
+            chunks: 23,
+            bytes: 1 << 35,
+            stopped: Some(CollectionStopped { for_ms: 61_000, why: "why".to_owned() }),
         },
     }
 }
