@@ -21,8 +21,8 @@ ROW = re.compile(r"\| (\d+) \| `(\w+)(?:\((.*?)\))?`")
 
 def types():
     """Every type of the messages: its kind and its body, without comments."""
-    others = ("policy.rs", "error.rs", "chunk_map.rs", "id.rs", "receipt.rs", "block.rs", "maker.rs", "redundancy.rs", "lifetime.rs", "journal.rs",
-              "user.rs", "tier.rs")
+    others = ("policy.rs", "error.rs", "chunk_map.rs", "id.rs", "receipt.rs", "block.rs", "redundancy.rs", "lifetime.rs", "journal.rs",
+              "maker.rs", "user.rs", "tier.rs")
     files = [*(MODEL / "message").rglob("*.rs"), *(MODEL / name for name in others)]
     texts = (re.sub(r"^\s*//.*\n", "", path.read_text(), flags=re.MULTILINE) for path in files)
     return {name: (kind, body) for text in texts for kind, name, body in TYPE.findall(text)}
