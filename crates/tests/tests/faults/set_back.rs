@@ -112,7 +112,7 @@ fn a_benefactor_with_the_history_of_another_pool_or_of_another_benefactor_stops_
     for (whose, lie) in [("another pool", own_of_other), ("another benefactor", own_of_first)] {
         fs::write(history(&pool, "1"), lie).unwrap();
         pool.ok(&["up"]);
-        wait_until("both benefactors are there", || pool.benefactors_in("on-line").len() == 2);
+        wait_until("both benefactors are there", || pool.benefactors_in("online").len() == 2);
         assert!(!is(&pool, "set-back"), "by the history of {whose}");
         let (name, content) = (format!("app/beside {whose}"), random_bytes(2 << 20, 2));
         pool.put(&content, &name);
