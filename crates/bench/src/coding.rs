@@ -9,7 +9,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use serde::Serialize;
 use stdchk_model::limits::CHUNK_BYTES_DEFAULT;
-use stdchk_model::{ChunkId, ChunkRef, Redundancy};
+use stdchk_model::{ChunkId, ChunkRef, Maker, Redundancy};
 use stdchk_protect::{Assembly, Blocks, Gathered};
 use stdchk_reduce::{Codec, Compressor, Effort, decompress};
 
@@ -77,7 +77,7 @@ pub fn phases(image: &Bytes, threads: usize, way: Way) -> Result<Phases, Error> 
     let code_seconds = each(&mut parts, |part| {
         for ((chunk, _), (codec, encoded)) in part.plain.iter().zip(&part.encoded) {
             let code = way.redundancy.code_of(encoded.len());
-            part.blocks.push(Blocks::of(*chunk, codec.number(), encoded.clone(), code));
+            part.blocks.push(Blocks::of(*chunk, codec.number(), encoded.clone(), code, Maker::LOCAL));
         }
         Ok(())
     })?;

@@ -9,7 +9,7 @@ use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use stdchk_net::data_dir::replace;
+use stdchk_net::own;
 
 use crate::store::Store;
 
@@ -55,7 +55,7 @@ fn of_seconds(seconds: u64) -> Option<SystemTime> {
 }
 
 fn read(path: &Path) -> io::Result<Vec<u64>> {
-    match fs::read_to_string(path) {
+    match own::text(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
         text => {
             let odd = |error| io::Error::new(ErrorKind::InvalidData, error);
@@ -68,5 +68,5 @@ fn write(path: &Path, found: &[u64]) -> io::Result<()> {
     if found.is_empty() {
         return fs::remove_file(path);
     }
-    replace(path, &found.iter().map(|time| format!("{time}\n")).collect::<String>(), crate::READABLE)
+    own::replace(path, &found.iter().map(|time| format!("{time}\n")).collect::<String>(), crate::READABLE)
 }

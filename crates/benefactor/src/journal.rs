@@ -14,9 +14,9 @@
 //! | a byte of the file is damaged | at the next start: all pieces before it |
 //! | no room | what was there before; a base is begun anew once there is room |
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, BufReader};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,7 @@ use parking_lot::Mutex;
 use stdchk_model::journal::{self, Journal, Piece, Reach};
 use stdchk_model::message::manager::Moment;
 use stdchk_model::{BenefactorId, Signed};
+use stdchk_net::own::{self, Access};
 use tokio::sync::watch;
 
 /// The file in the benefactor's directory.
@@ -74,7 +75,7 @@ impl Kept {
     pub fn open(directory: &Path) -> Self {
         let path = directory.join(JOURNAL_FILE);
         drop(fs::remove_file(path.with_added_extension("new")));
-        let read = OpenOptions::new().read(true).write(true).open(&path).and_then(Pieces::read);
+        let read = own::file(&path, Access::Write).and_then(Pieces::read);
         let whole = read.unwrap_or_else(|error| {
             if error.kind() != io::ErrorKind::NotFound {
                 tracing::warn!(path = %path.display(), %error, "what is kept of the manager's store can't be read");
@@ -231,7 +232,9 @@ impl Kept {
 }
 
 fn create(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(path)
+    let file = own::file(path, Access::Make)?;
+    file.set_len(0)?;
+    Ok(file)
 }
 
 impl Pieces {

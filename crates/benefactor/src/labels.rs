@@ -1,11 +1,10 @@
 //! The labels of a benefactor, in a file of its folder: a `NAME=VALUE` in each line. They hold until its owner gives others.
 
-use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use stdchk_model::labels::{self, Labels};
-use stdchk_net::data_dir::replace;
+use stdchk_net::own;
 
 /// The file, in the data directory.
 const FILE: &str = "labels";
@@ -17,14 +16,14 @@ const FILE: &str = "labels";
 pub fn settle(folder: &Path, given: &Labels) -> io::Result<Labels> {
     let path = folder.join(FILE);
     if given.is_empty() {
-        return match fs::read_to_string(&path) {
+        return match own::text(&path) {
             Ok(text) => read(&text),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
             Err(error) => Err(error),
         };
     }
     let text: String = given.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
-    replace(&path, &text, crate::READABLE)?;
+    own::replace(&path, &text, crate::READABLE)?;
     Ok(given.clone())
 }
 
@@ -40,6 +39,8 @@ fn read(text: &str) -> io::Result<Labels> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

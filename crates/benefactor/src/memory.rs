@@ -20,7 +20,7 @@
 //! | 80 | 32 | the manager's signature of it |
 //! | 112 | 8 | first 8 bytes of the BLAKE3-256 of the 112 bytes above |
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -29,6 +29,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use stdchk_model::Signed;
 use stdchk_model::message::manager::{Moment, Term};
+use stdchk_net::own::{self, Access};
 use tokio::time::Instant;
 
 /// The file in the benefactor's directory.
@@ -167,7 +168,7 @@ impl Memory {
     fn write(&self, state: &mut State, kept: Kept) -> io::Result<()> {
         let count = state.count + 1;
         let is_new = !self.path.exists();
-        let file = OpenOptions::new().write(true).create(true).truncate(false).open(&self.path)?;
+        let file = own::file(&self.path, Access::Make)?;
         if is_new {
             // Both sectors get their space now, so that none is needed later.
             file.write_all_at(&EMPTY, 0)?;
@@ -184,7 +185,7 @@ impl Memory {
 }
 
 fn read(path: &Path) -> io::Result<Option<(u64, Kept)>> {
-    let file = File::open(path)?;
+    let file = own::file(path, Access::Read)?;
     // One that can't be read is as good as a damaged one: the other counts.
     let copy = |index: u64| {
         let mut bytes = [0; COPY_BYTES];
@@ -265,7 +266,7 @@ mod tests {
             memory.remember(moment(7, commit).unwrap()).unwrap();
         }
         assert_eq!(Memory::open(directory.path()).remembered(), moment(7, 5));
-        let file = OpenOptions::new().write(true).open(directory.path().join(HISTORY_FILE)).unwrap();
+        let file = std::fs::OpenOptions::new().write(true).open(directory.path().join(HISTORY_FILE)).unwrap();
         file.write_all_at(&[1], SECTOR + 17).unwrap();
         assert_eq!(Memory::open(directory.path()).remembered(), moment(7, 4));
         file.set_len(0).unwrap();

@@ -12,8 +12,8 @@ use stdchk_model::limits::{BLOCK_BYTES_MAX, HEARTBEAT_MS};
 use stdchk_model::message::benefactor::OwnerWish;
 use stdchk_model::message::handshake::Role;
 use stdchk_model::{Failure, Incarnation, PoolId, ReceiptKey, Tier};
-use stdchk_net::data_dir::replace;
 use stdchk_net::notice::{self, Source};
+use stdchk_net::own;
 use stdchk_net::server::Host;
 use stdchk_net::{BufferPool, DataDir, DataDirError, Keys, Listener, Managers, elsewhere, serve};
 use tokio::sync::watch;
@@ -202,7 +202,7 @@ pub async fn run_warned(
     let terms = (caps, config.thresholds);
     let benefactor = Benefactor::on_terms(store, (memory, kept), Arc::clone(&buffers), life, terms);
     benefactor.set_wish(wish::at_this_hour(wish, config.hours.as_ref()));
-    if let Err(error) = replace(&address_file, &format!("{address}\n"), crate::READABLE) {
+    if let Err(error) = own::replace(&address_file, &format!("{address}\n"), crate::READABLE) {
         // The manager is told the address, and the others ask the manager.
         tracing::warn!(path = %address_file.display(), %error, "the address can't be written down");
     }

@@ -605,3 +605,32 @@ impl Service for Benefactor {
         self.busyness.ended(caller.connection);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use stdchk_model::message::handshake::MemberId;
+    use stdchk_model::{Code, Maker};
+
+    use super::*;
+
+    #[test]
+    fn fragments_are_taken_from_their_maker_and_by_order_of_the_manager() {
+        let (own, other) = (Maker([1; 8]), Maker([2; 8]));
+        let code = Code::erasure(2, 1).unwrap();
+        let copy = Encoding::copy(10_000, 0, 10_000, ChunkId([3; 32]));
+        let fragments = |maker| Encoding { code, hashes: vec![ChunkId([3; 32]); 3], maker, ..copy.clone() };
+        let caller = |role, member: Option<u8>| {
+            let member = member.map(|number| MemberId([number; 16]));
+            Caller { member, maker: own, ..Caller::of_this_machine(role) }
+        };
+        for role in [Role::Client, Role::Operator] {
+            let is_let = |encoding: &Encoding| check_maker(&caller(role, Some(7)), encoding).is_ok();
+            assert!(is_let(&copy) && is_let(&fragments(own)), "{role:?}");
+            assert!(!is_let(&fragments(other)) && !is_let(&fragments(Maker::LOCAL)), "{role:?}");
+            // It could change the file itself.
+            assert!(check_maker(&caller(role, None), &fragments(other)).is_ok());
+        }
+        // It has shown a permit for this encoding.
+        assert!(check_maker(&caller(Role::Benefactor, Some(7)), &fragments(other)).is_ok());
+    }
+}

@@ -16,14 +16,14 @@
 //! | `left` | none there | the benefactor doesn't start |
 
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use stdchk_model::message::benefactor::OwnerWish;
-use stdchk_net::data_dir::replace;
+use stdchk_net::own;
 use tokio::time::sleep;
 
 use crate::damages::Damages;
@@ -33,8 +33,6 @@ use crate::store::Store;
 
 /// The file, in the data directory.
 const FILE: &str = "wish";
-/// Longest file that is read, bytes.
-const BYTES_MAX: u64 = 64;
 /// Pause between two looks: an owner who waits for it hardly notices.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -74,16 +72,15 @@ impl Decision {
 /// # Errors
 /// The folder can't be looked into, or the file says something else.
 pub fn decision(folder: &Path) -> io::Result<Decision> {
-    let mut text = String::new();
-    match File::open(folder.join(FILE)).and_then(|file| file.take(BYTES_MAX).read_to_string(&mut text)) {
-        Ok(_) => {}
+    let text = match own::text(&folder.join(FILE)) {
+        Ok(text) => text,
         // Not so if the folder is gone.
         Err(error) if error.kind() == ErrorKind::NotFound => {
             fs::metadata(folder)?;
             return Ok(Decision::Wish(OwnerWish::Serve));
         }
         Err(error) => return Err(error),
-    }
+    };
     let found = Decision::ALL.into_iter().find(|decision| decision.word() == text.trim_end());
     found.ok_or_else(|| {
         let message = format!("the file `{FILE}` says {text:?}, which this stdchk doesn't know");
@@ -142,7 +139,7 @@ fn write(folder: &Path, decision: Decision) -> io::Result<()> {
             _ => {}
         }
     } else {
-        return replace(&path, &format!("{}\n", decision.word()), crate::READABLE);
+        return own::replace(&path, &format!("{}\n", decision.word()), crate::READABLE);
     }
     File::open(folder)?.sync_all()
 }

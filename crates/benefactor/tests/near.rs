@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use stdchk_benefactor::store::{Donation, Store, StoreError};
 use stdchk_model::message::benefactor::BenefactorLoad;
-use stdchk_model::{BlockId, ChunkId, ChunkRef, Code, Encoding};
+use stdchk_model::{BlockId, ChunkId, ChunkRef, Code, Encoding, Maker};
 use stdchk_net::{Buffer, BufferPool};
 use stdchk_protect::Blocks;
 
@@ -203,7 +203,7 @@ fn wrong_bytes_are_neither_kept_nor_served_and_say_nothing_of_the_disk() {
     let store = place.open(1 << 30, 64 * MIB);
     let wrong = store.put_near(chunk(1).id, &Encoding::plain(chunk(1)), &mut buffer(&content(2)));
     assert!(matches!(wrong, Err(StoreError::Mismatch { .. })), "{wrong:?}");
-    let fragments = Blocks::of(chunk(1), 0, content(1).into(), Code::erasure(2, 1).unwrap());
+    let fragments = Blocks::of(chunk(1), 0, content(1).into(), Code::erasure(2, 1).unwrap(), Maker::LOCAL);
     let fragment = fragments.stored(0).unwrap();
     let wrong = store.put_near(chunk(1).id, &fragments.encoding, &mut buffer(fragment));
     assert!(matches!(wrong, Err(StoreError::Mismatch { .. })), "{wrong:?}");

@@ -10,7 +10,7 @@ use stdchk_model::message::benefactor::{
     BenefactorReply, BenefactorRequest, BlockState, Command, Decoded, FailedCopy,
 };
 use stdchk_model::message::manager::ManagerRequest;
-use stdchk_model::{BenefactorId, BlockId, ChunkId, ChunkRef, Code, Encoding, EncodingId, ErrorCode};
+use stdchk_model::{BenefactorId, BlockId, ChunkId, ChunkRef, Code, Encoding, EncodingId, ErrorCode, Maker};
 use stdchk_net::Bytes;
 use stdchk_protect::Blocks;
 use stdchk_reduce::{Compressor, Effort};
@@ -344,7 +344,7 @@ async fn sources_that_do_not_answer_are_passed_over_and_hold_up_only_what_needs_
 /// The fragments of `content` under (3, 2).
 fn fragments(content: &[u8]) -> Blocks {
     let chunk = ChunkRef { id: ChunkId::of(content), length: u32::try_from(content.len()).unwrap() };
-    Blocks::of(chunk, 0, Bytes::copy_from_slice(content), Code::erasure(3, 2).unwrap())
+    Blocks::of(chunk, 0, Bytes::copy_from_slice(content), Code::erasure(3, 2).unwrap(), Maker::LOCAL)
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -13,6 +13,7 @@ use serde::Deserialize;
 use stdchk_model::limits::{WINDOW_BYTES_DEFAULT, WINDOW_BYTES_MIN};
 use stdchk_model::size;
 use stdchk_net::Managers;
+use stdchk_net::own;
 use stdchk_net::transport::socket_of;
 
 use crate::exit::{About, CommandError, Outcome};
@@ -145,7 +146,9 @@ fn of_file(flags: &PoolFlags, variable: Variable<'_>) -> Outcome<Layer> {
     let Some(path) = named.clone().or_else(|| Some(default()?.join("stdchk/config.toml"))) else {
         return Ok(Layer::default());
     };
-    match fs::read_to_string(&path) {
+    // Who names a file means it, whosever it is.
+    let text = if named.is_some() { fs::read_to_string(&path) } else { own::text_anywhere(&path) };
+    match text {
         Err(error) if error.kind() == ErrorKind::NotFound && named.is_none() => Ok(Layer::default()),
         text => parse_file(&path, &text.about(path.display())?),
     }

@@ -4,15 +4,16 @@
 //! imported meanwhile. A key that others of the machine could read is refused: it is none.
 
 use std::collections::HashMap;
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use stdchk_model::chunk_map::PieceName;
 use stdchk_model::{ChunkId, ErrorCode, Failure, KeyId};
+use stdchk_net::own::{Access, Folder};
 use stdchk_protect::seal::{Key, Keys, SECRET_BYTES};
 
 /// What a key's file begins with; behind it stands the secret in hexadecimal digits.
@@ -140,24 +141,22 @@ impl KeyRing {
     fn keep(&self, key: &Key) -> Result<KeyId, Failure> {
         let folder = self.folder()?;
         let failed = |error: io::Error| unusable(folder, &error);
-        if !folder.exists() {
-            fs::create_dir_all(folder).map_err(failed)?;
-            fs::set_permissions(folder, Permissions::from_mode(0o700)).map_err(failed)?;
-        }
+        let own = Folder::make(folder).map_err(failed)?;
         let (id, path) = (key.id(), path_of(folder, key.id()));
         if path.exists() {
             return self.require(id).map(|_| id);
         }
         // Whole under its name or not there: a key that is cut off would be lost when it is needed.
-        let new = path.with_extension(format!("new{}", std::process::id()));
-        let written = write(&new, &text_of(key)).and_then(|()| fs::rename(&new, &path));
-        written.and_then(|()| File::open(folder)?.sync_all()).map_err(failed)?;
+        let (name, new) = (format!("{id}.key"), format!("{id}.new{}", std::process::id()));
+        let written = write(&own, &new, &text_of(key)).and_then(|()| own.rename(&new, &name));
+        written.and_then(|()| own.sync()).map_err(failed)?;
         Ok(id)
     }
 }
 
-fn write(path: &Path, text: &str) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+fn write(folder: &Folder, name: &str, text: &str) -> io::Result<()> {
+    let mut file = folder.file(name, Access::Make)?;
+    file.set_len(0)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()
 }
@@ -180,7 +179,8 @@ fn parse(text: &str) -> Option<Key> {
 
 /// The text of a key's file, which nobody else may be able to read.
 fn read(path: &Path) -> io::Result<String> {
-    let file = File::open(path)?;
+    let folder = Folder::look_into(path.parent().unwrap_or(Path::new(".")))?;
+    let file = folder.file(path.file_name().unwrap_or_default(), Access::Read)?;
     let mode = file.metadata()?.permissions().mode();
     if mode & 0o077 != 0 {
         let what = format!("other users may read it: `chmod 600 {}` if nobody has", path.display());
@@ -252,9 +252,9 @@ mod tests {
         let (folder, made) = ring();
         let (id, other) = (made.create().unwrap(), made.create().unwrap());
         let fresh = || KeyRing::new(Some(folder.path().join("encryption")));
-        fs::set_permissions(file_of(&folder, id), Permissions::from_mode(0o640)).unwrap();
+        fs::set_permissions(file_of(&folder, id), std::fs::Permissions::from_mode(0o640)).unwrap();
         assert!(fresh().require(id).unwrap_err().to_string().contains("chmod 600"));
-        fs::set_permissions(file_of(&folder, id), Permissions::from_mode(0o600)).unwrap();
+        fs::set_permissions(file_of(&folder, id), std::fs::Permissions::from_mode(0o600)).unwrap();
         fresh().require(id).unwrap();
         fs::copy(file_of(&folder, other), file_of(&folder, id)).unwrap();
         assert_eq!(fresh().require(id).unwrap_err().code, ErrorCode::NoKey);

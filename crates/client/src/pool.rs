@@ -20,7 +20,7 @@ use stdchk_model::message::manager::{
 };
 use stdchk_model::policy::Protocol;
 use stdchk_model::{
-    BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ClientId, EncodingId, ErrorCode, Failure, Ino,
+    BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ClientId, EncodingId, ErrorCode, Failure, Ino, Maker,
     MapRoot, OpId, Policy, PoolId, SessionId,
 };
 use stdchk_net::{BufferPool, Keys, Retry, machine, waits};
@@ -154,6 +154,8 @@ pub(crate) struct Inner {
     pub(crate) benefactors: Arc<Benefactors>,
     pub(crate) fetcher: Arc<Fetcher>,
     pub(crate) near: Arc<Near>,
+    /// As whom it codes fragments.
+    pub(crate) maker: Maker,
     pub(crate) encryption_keys: Arc<KeyRing>,
     pub(crate) cache: ChunkCache,
     /// The write protocol in place of the folders'.
@@ -190,6 +192,7 @@ impl Pool {
         let buffers =
             BufferPool::for_purpose("chunks on their way here", (FETCHES_MAX << 20) + 2 * CHUNK_BYTES_MAX);
         let benefactors = Arc::new(Benefactors::new(Arc::clone(&manager), buffers));
+        let maker = manager.identity().maker();
         let encryption_keys = Arc::new(KeyRing::new(config.encryption_keys));
         let shared = || (Arc::clone(&manager), Arc::clone(&benefactors), Arc::clone(&encryption_keys));
         let (of_manager, of_benefactors, keys) = shared();
@@ -204,7 +207,8 @@ impl Pool {
             reading_ahead: AtomicU64::new(0),
             gathered: BufferPool::for_purpose("gathered pieces", GATHERED_BYTES),
             containers: Containers::new(),
-            encoder: Arc::new(Encoder::new(manager.identity().maker())),
+            maker,
+            encoder: Arc::new(Encoder::new(maker)),
             window: BufferPool::for_purpose("the window of writes", window),
             room: Notify::new(),
             may_be_held_back: Arc::new(Semaphore::new(may_be_held_back)),

@@ -19,6 +19,8 @@ pub struct Config {
     pub store_login: Option<Login>,
     /// Leases and intervals.
     pub timing: Timing,
+    /// Memory for files that are being written, bytes; `None`: a quarter of what this machine or container has.
+    pub sessions_bytes: Option<u64>,
 }
 
 impl Config {
@@ -30,6 +32,7 @@ impl Config {
             store: None,
             store_login: None,
             timing: Timing::default(),
+            sessions_bytes: None,
         }
     }
 }

@@ -10,7 +10,9 @@ use stdchk_model::lifetime::Done;
 use stdchk_model::message::handshake::MemberId;
 use stdchk_model::message::manager::{Attr, BenefactorSecret, FileKind, TimeNs, VersionState};
 use stdchk_model::sets::Taught;
-use stdchk_model::{BenefactorId, Ino, KeyId, MapRoot, MomentKey, OpId, PoolId, SessionId, Tier, cbor};
+use stdchk_model::{
+    BenefactorId, Ino, KeyId, Maker, MapRoot, MomentKey, OpId, PoolId, SessionId, Tier, cbor,
+};
 
 use crate::store::StoreError;
 
@@ -145,6 +147,9 @@ pub struct VersionRecord {
     /// For how long it was written, milliseconds; `None`: unknown.
     #[n(12)]
     pub written_ms: Option<u64>,
+    /// As whom its writer coded it.
+    #[n(13)]
+    pub maker: Maker,
 }
 
 /// The names of all chunks of a map that lies in the pool, its own pieces among them. Versions that have this map share it.
@@ -379,10 +384,11 @@ mod tests {
             lived_ms: 4,
             key: Some(KeyId([7; 12])),
             written_ms: Some(6),
+            maker: Maker([8; 8]),
         };
         assert_eq!(
             hex(&cbor::encode(&version)),
-            "8d030520070105500202020202020202020202020202020282008141aa0309044c07070707070707070707070706"
+            "8e030520070105500202020202020202020202020202020282008141aa0309044c07070707070707070707070706480808080808080808"
         );
     }
 

@@ -59,6 +59,8 @@ const GATHER: Duration = Duration::from_millis(2);
 const GATHER_ORDERS: Duration = Duration::from_millis(50);
 /// Time in which commits gather for keepers of the journal: with many small commits, one answer serves many.
 const GATHER_COMMITS: Duration = Duration::from_millis(200);
+/// The part of the machine's memory for what sessions hold: what is stored takes more than what is being written.
+const SESSIONS_PART: u64 = 4;
 /// Chunks that one step of what is done beside requests looks at: a millisecond at most.
 const STEPS: usize = 1024;
 
@@ -238,6 +240,7 @@ impl Manager {
         mut store: Box<dyn Store>,
     ) -> Result<Self, ManagerError> {
         let mut core = Core::load(&*store, setting(config)?, Now { wall: wall_clock(), ms: 0 })?;
+        core.sessions_may_take(config.sessions_bytes.unwrap_or_else(|| memory_bytes() / SESSIONS_PART));
         refuse_other_pool(directory, core.pool())?;
         let (before, begun) = (core.before(), core.take_changes());
         store.commit(&begun)?;
@@ -355,6 +358,16 @@ fn setting(config: &Config) -> Result<Setting, ManagerError> {
     let (new_pool, new_key) = (PoolId(pool), MomentKey(key));
     let (pid, timing) = (std::process::id(), config.timing);
     Ok(Setting { new_pool, new_key, owner, pid, start, timing, steps: STEPS })
+}
+
+/// The memory that this process may have, bytes: that of the machine, or what its container may take.
+fn memory_bytes() -> u64 {
+    let about = rustix::system::sysinfo();
+    let machine = (about.totalram as u64).saturating_mul(u64::from(about.mem_unit));
+    // Without such a limit the file says `max`.
+    let container = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
+    let container = container.and_then(|bytes| bytes.trim().parse::<u64>().ok());
+    container.map_or(machine, |bytes| bytes.min(machine))
 }
 
 async fn listen(addresses: &[String]) -> Result<Listener, ManagerError> {

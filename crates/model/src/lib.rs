@@ -24,6 +24,7 @@ pub mod policy;
 pub mod receipt;
 pub mod redundancy;
 pub mod sets;
+pub mod shares;
 pub mod signed;
 pub mod size;
 pub mod tier;

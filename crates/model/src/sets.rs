@@ -423,6 +423,7 @@ mod tests {
                 session: Default::default(),
                 aggregated: false,
                 key: None,
+                maker: crate::Maker::LOCAL,
             }
         });
         FileVersions { path: path.to_owned(), ino: Ino(2), versions: versions.collect() }

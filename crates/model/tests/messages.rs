@@ -11,23 +11,23 @@ use minicbor::{Decode, Encode};
 use stdchk_model::journal::{Piece, Reach};
 use stdchk_model::message::Asked;
 use stdchk_model::message::benefactor::{
-    BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, Check, Command, FailedCopy, Goes, Make,
-    NewBlock, Notice, OwnerWish, SourceBlock, StorageState,
+    BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, Check, Command, Decoded, FailedCopy,
+    Goes, Make, NewBlock, Notice, OwnerWish, SourceBlock, StorageState,
 };
 use stdchk_model::message::handshake::{
     Hello, Join, JoinKey, Joined, MemberId, PROTOCOL, Role, TokenId, Welcome,
 };
 use stdchk_model::message::manager::{
     Attr, BenefactorInfo, BenefactorSecret, BenefactorState, BrokenEncodings, Change, CheckpointSet,
-    ChunkLocations, DirEntry, Existing, Exposed, ExposedSet, FileKind, Hold, KeeperInfo, Location,
-    ManagerInfo, ManagerReply, ManagerRequest, MemberInfo, MemorySpace, Moment, Pace, PackedMembers,
-    PlacedHost, Placement, PoolStatus, Registration, Sent, SetFate, SetMember, SetState, Space, StoredBlock,
-    Term, VersionInfo, VersionState,
+    ChunkLocations, CollectionStopped, DirEntry, Existing, Exposed, ExposedSet, FileKind, HeldBack, Hold,
+    KeeperInfo, Location, ManagerInfo, ManagerReply, ManagerRequest, MemberInfo, MemorySpace, Moment, Pace,
+    PackedMembers, PlacedHost, Placement, PoolStatus, RegisteredBackup, Registration, Sent, SetFate,
+    SetMember, SetState, Space, StoredBlock, Term, VersionInfo, VersionState,
 };
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, Code, Durability, Encoding, EncodingId, ErrorCode,
-    Failure, Incarnation, Ino, KeyId, MachineId, MapRoot, OpId, Permit, PermitKey, Policy, PoolId, Receipt,
-    ReceiptKey, SessionId, Signed, Tier, User, cbor,
+    Failure, Incarnation, Ino, KeyId, MachineId, Maker, MapRoot, OpId, Permit, PermitKey, Policy, PoolId,
+    Receipt, ReceiptKey, SessionId, Signed, Tier, Trust, User, cbor,
 };
 
 const VECTORS: &str = include_str!("../../../docs/protocol-vectors.txt");
@@ -162,6 +162,7 @@ fn version() -> VersionInfo {
         session: SESSION,
         aggregated: false,
         key: Some(KEY),
+        maker: Maker([0x3a; 8]),
     }
 }
 
@@ -284,6 +285,12 @@ fn status() -> PoolStatus {
             free_bytes: 1 << 32,
             chunks_alone: 21,
         },
+        held: HeldBack {
+            backups: vec![RegisteredBackup { commit: 23, start: 24, ends_in_ms: 25, chunks: 26, bytes: 27 }],
+            chunks: 28,
+            bytes: 29,
+            stopped: Some(CollectionStopped { for_ms: 30, why: "keepers are away".to_owned() }),
+        },
         broken: vec![BrokenEncodings {
             maker: Maker([0x8a; 8]),
             count: 22,
@@ -383,6 +390,7 @@ fn requests_of_sessions() -> Vec<ManagerRequest> {
         Q::Names { session, first: true, chunks: vec![chunk(0xc2)] },
         Q::CloseSession { session, interrupted: true },
         Q::Closing { session, size: 5_000_000_000, changes: 9 },
+        Q::Vouch { session, encodings: vec![(chunk(0xc1), coded().id(chunk(0xc1)))] },
         Q::OpenContainer { session, client, folder: Ino(9) },
         Q::Create {
             session,
@@ -457,6 +465,10 @@ fn requests_of_the_pool() -> Vec<ManagerRequest> {
                 FailedCopy { chunk: chunk(0xc4), to: None },
             ],
             put_sequence: (1 << 40) + 1,
+            decoded: vec![
+                Decoded { chunk: chunk(0xc5), encoding: coded().id(chunk(0xc5)), is_right: true },
+                Decoded { chunk: chunk(0xc6), encoding: coded().id(chunk(0xc6)), is_right: false },
+            ],
         },
         Q::Orders { id: benefactor, registration: number },
         Q::Journal {
@@ -472,12 +484,17 @@ fn requests_of_the_pool() -> Vec<ManagerRequest> {
 
 fn manager_replies() -> Vec<ManagerReply> {
     use ManagerReply as R;
-    let place =
-        Location { benefactor: BENEFACTOR, encoding: EncodingId::PLAIN, index: 0, tier: Tier::Memory };
+    let place = Location {
+        benefactor: BENEFACTOR,
+        encoding: EncodingId::PLAIN,
+        index: 0,
+        tier: Tier::Memory,
+        trust: Trust::Claimed,
+    };
     let revoke = Command::Revoke(vec![MemberId([0x4d; 16])]);
     let deletion = Command::Delete { blocks: vec![block(0xc1)], put_sequence: 1 << 40 };
     let address = "127.0.0.1:7101".to_owned();
-    let permit = Permit::new(&permits(), &chunk(0xc2), None);
+    let permit = Permit::new(&permits(), &chunk(0xc2), coded().id(chunk(0xc2)), None);
     let source = |index| {
         let encoding = coded().id(chunk(0xc2));
         SourceBlock { encoding, index, address: address.clone(), permit }
@@ -573,8 +590,16 @@ fn user() -> User {
 /// An encoding with everything that one can have.
 fn coded() -> Encoding {
     let hashes = (0xd0..0xd6).map(chunk).collect();
-    let code = Code::erasure(4, 2).unwrap();
-    Encoding { codec: 1, plain_length: 1 << 20, cipher: Some(1), code, encoded_length: 900_000, hashes }
+    let (code, maker) = (Code::erasure(4, 2).unwrap(), Maker([0x3a; 8]));
+    Encoding {
+        codec: 1,
+        plain_length: 1 << 20,
+        cipher: Some(1),
+        code,
+        encoded_length: 900_000,
+        hashes,
+        maker,
+    }
 }
 
 fn benefactor_requests() -> Vec<BenefactorRequest> {
@@ -653,11 +678,11 @@ fn kinds<T: Encode<()>>(messages: &[T]) -> BTreeSet<u8> {
 #[test]
 fn messages_are_byte_for_byte_as_documented() {
     let (role, pool) = (Role::Client, PoolId([1; 16]));
-    let hello = Hello { protocol: PROTOCOL, role, pool: None };
+    let hello = Hello { protocol: PROTOCOL, role, pool: None, maker: Maker::LOCAL };
     let join =
         Join::new(TokenId([5; 8]), vec![6; 3], "lab-7".to_owned(), &JoinKey::of(&[0xaa; 16]), &[0xc0; 32]);
     let text = [
-        vectors("Hello", &[hello.clone(), Hello { pool: Some(pool), ..hello }]),
+        vectors("Hello", &[hello.clone(), Hello { pool: Some(pool), maker: Maker([0x3a; 8]), ..hello }]),
         vectors("Welcome", &[Welcome { role: Role::Manager, pool }]),
         vectors("Join", &[join]),
         vectors("Joined", &[Joined { certificate: vec![7; 3] }]),
@@ -680,7 +705,7 @@ fn messages_are_byte_for_byte_as_documented() {
             "A request of a benefactor to another one",
             &[Asked {
                 request: BenefactorRequest::Get { block: block(0xc1) },
-                with: Some(vec![Permit::new(&permits(), &chunk(0xc1), None)]),
+                with: Some(vec![Permit::new(&permits(), &chunk(0xc1), EncodingId::PLAIN, None)]),
             }],
         ),
     ]

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use stdchk_client::{ClientConfig, Pool, SPOOL_BYTES_MIN, Spool};
 use stdchk_model::{ErrorCode, Failure};
 use stdchk_net::notice::{self, Source};
+use stdchk_net::own::Folder;
 use tokio::runtime::Runtime;
 use tokio_util::task::TaskTracker;
 
@@ -170,7 +171,7 @@ async fn open_spool(config: &SpoolConfig, pool: &Pool) -> Result<Arc<Spool>, Fai
     let refused = |error: io::Error| {
         Failure::new(ErrorCode::Invalid, format!("the spool {}: {error}", directory.display()))
     };
-    std::fs::create_dir_all(directory).map_err(refused)?;
+    Folder::make(directory).map_err(refused)?;
     let space = rustix::fs::statvfs(directory).map_err(|error| refused(error.into()))?;
     let half = space.f_bavail.saturating_mul(space.f_frsize) / 2;
     if config.bytes_max.is_none() && half < SPOOL_BYTES_MIN && Spool::has_files(directory) {

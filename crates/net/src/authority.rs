@@ -37,6 +37,7 @@ use tokio_rustls::TlsConnector;
 use crate::connection::say;
 use crate::keys::{self, KeysError, Member, Parts, Pinned, name_of, name_of_user, pem, pool_of, server_name};
 use crate::managers::Managers;
+use crate::own;
 use crate::patience::{PATIENCE, Patient};
 use crate::retry::Retry;
 use crate::transport;
@@ -356,7 +357,7 @@ impl Authority {
 
     fn member(&self, id: MemberId) -> Result<Option<Known>, KeysError> {
         let path = self.folder.join(MEMBERS).join(id.to_string());
-        let text = match fs::read_to_string(&path) {
+        let text = match own::text(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             text => text.map_err(|cause| KeysError::io("read", &path, cause))?,
         };
@@ -404,7 +405,7 @@ fn internal(error: impl std::fmt::Display) -> Failure {
 }
 
 fn given_in(path: &Path) -> Option<Given> {
-    let bytes = URL_SAFE_NO_PAD.decode(fs::read_to_string(path).ok()?).ok()?;
+    let bytes = URL_SAFE_NO_PAD.decode(own::text(path).ok()?).ok()?;
     cbor::decode(&bytes).ok()
 }
 

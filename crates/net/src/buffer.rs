@@ -95,6 +95,11 @@ impl BufferPool {
         format!("{wanted} KiB of the memory for {}, of which {free} of {all} KiB are free", self.purpose)
     }
 
+    /// Bytes that can be taken in all.
+    pub fn bytes(&self) -> usize {
+        self.units * UNIT
+    }
+
     /// Bytes that can be taken without waiting.
     pub fn available(&self) -> usize {
         self.budget.available_permits() * UNIT

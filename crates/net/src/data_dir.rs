@@ -12,15 +12,17 @@
 //! secret 6f1c..                                a benefactor's, 64 hexadecimal digits, made with the directory
 //! ```
 
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{self, File, Permissions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 use stdchk_model::message::handshake::Role;
 use stdchk_model::message::manager::BenefactorSecret;
 use stdchk_model::{BenefactorId, PoolId};
+
+use crate::own::{Access, Folder, OWNER_ONLY_FILE};
 
 /// Layout of data directories that this code writes and reads.
 ///
@@ -32,8 +34,6 @@ const MARK_NEW: &str = "STDCHK.new";
 const LOCK: &str = "LOCK";
 /// Permissions of a new data directory.
 const OWNER_ONLY: u32 = 0o700;
-/// Permissions of the mark.
-pub(crate) const OWNER_ONLY_FILE: u32 = 0o600;
 /// Largest mark that is read, bytes; a real one has three short lines.
 const MARK_BYTES_MAX: u64 = 4096;
 
@@ -85,7 +85,7 @@ pub enum DataDirError {
 /// # Errors
 /// Its mark can't be read, or says something else.
 pub fn pool_of(path: &Path, role: Role) -> Result<Option<PoolId>, DataDirError> {
-    Ok(read_mark(path, role)?.and_then(|mark| mark.pool))
+    Ok(look_at_mark(path, role)?.and_then(|mark| mark.pool))
 }
 
 /// The number of the benefactor whose directory is at `path`, once it has one. Takes and changes nothing.
@@ -93,23 +93,33 @@ pub fn pool_of(path: &Path, role: Role) -> Result<Option<PoolId>, DataDirError> 
 /// # Errors
 /// Its mark can't be read, or says something else.
 pub fn benefactor_of(path: &Path) -> Result<Option<BenefactorId>, DataDirError> {
-    Ok(read_mark(path, Role::Benefactor)?.and_then(|mark| mark.benefactor))
+    Ok(look_at_mark(path, Role::Benefactor)?.and_then(|mark| mark.benefactor))
+}
+
+/// The mark of a directory of whoever it is, if it has one.
+fn look_at_mark(directory: &Path, role: Role) -> Result<Option<Mark>, DataDirError> {
+    match Folder::look_into(directory) {
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(cause) => Err(io_error("read", directory, cause)),
+        Ok(folder) => read_mark(&folder, role),
+    }
 }
 
 /// The mark of a directory, if it has one.
-fn read_mark(directory: &Path, role: Role) -> Result<Option<Mark>, DataDirError> {
-    let (path, mut text) = (directory.join(MARK), String::new());
-    match File::open(&path).and_then(|file| file.take(MARK_BYTES_MAX).read_to_string(&mut text)) {
+fn read_mark(directory: &Folder, role: Role) -> Result<Option<Mark>, DataDirError> {
+    let mut text = String::new();
+    let opened = directory.file(MARK, Access::Read);
+    match opened.and_then(|file| file.take(MARK_BYTES_MAX).read_to_string(&mut text)) {
         Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(cause) => Err(io_error("read", &path, cause)),
-        Ok(_) => parse(&text, role).map(Some).map_err(|cause| unusable(directory, role, cause)),
+        Err(cause) => Err(io_error("read", &directory.path().join(MARK), cause)),
+        Ok(_) => parse(&text, role).map(Some).map_err(|cause| unusable(directory.path(), role, cause)),
     }
 }
 
 /// A data directory, held by this process until dropped.
 #[derive(Debug)]
 pub struct DataDir {
-    path: PathBuf,
+    folder: Folder,
     role: Role,
     mark: Mark,
     _lock: File,
@@ -129,26 +139,31 @@ impl DataDir {
     /// # Errors
     /// Another process holds it, it holds foreign files, or it belongs to another role or a later layout.
     pub fn open(path: &Path, role: Role) -> Result<Self, DataDirError> {
-        fs::create_dir_all(path).map_err(|cause| io_error("make", path, cause))?;
+        let folder = Folder::make(path).map_err(|cause| io_error("use", path, cause))?;
         // Looked at before the lock is made, so that nothing is left in somebody else's directory.
-        if read_mark(path, role)?.is_none() {
+        if read_mark(&folder, role)?.is_none() {
             refuse_foreign(path, role)?;
         }
-        let (lock, path) = (lock(path)?, path.to_owned());
-        if let Some(mark) = read_mark(&path, role)? {
-            return Ok(Self { path, role, mark, _lock: lock });
+        let lock = lock(&folder)?;
+        if let Some(mark) = read_mark(&folder, role)? {
+            return Ok(Self { folder, role, mark, _lock: lock });
         }
-        close_to_others(&path);
+        close_to_others(path);
         let secret = (role == Role::Benefactor).then(random_secret).transpose();
-        let secret = secret.map_err(|cause| io_error("make a secret for", &path, cause))?;
-        let directory = Self { path, role, mark: Mark { secret, ..Mark::default() }, _lock: lock };
+        let secret = secret.map_err(|cause| io_error("make a secret for", path, cause))?;
+        let directory = Self { folder, role, mark: Mark { secret, ..Mark::default() }, _lock: lock };
         directory.write()?;
         Ok(directory)
     }
 
+    /// The folder itself.
+    pub fn folder(&self) -> &Folder {
+        &self.folder
+    }
+
     /// Where it is.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.folder.path()
     }
 
     /// The pool that it belongs to, once that is known.
@@ -173,7 +188,7 @@ impl DataDir {
     pub fn claim(&mut self, pool: PoolId, benefactor: Option<BenefactorId>) -> Result<(), DataDirError> {
         if let Some(other) = self.mark.pool.filter(|other| *other != pool) {
             let cause = format!("it belongs to pool {other}, not to {pool}; use a directory of its own");
-            return Err(unusable(&self.path, self.role, cause));
+            return Err(unusable(self.path(), self.role, cause));
         }
         let mark = Mark { pool: Some(pool), benefactor, secret: self.mark.secret.clone() };
         if mark == self.mark {
@@ -184,26 +199,9 @@ impl DataDir {
     }
 
     fn write(&self) -> Result<(), DataDirError> {
-        let path = self.path.join(MARK);
-        replace(&path, &print(&self.mark, self.role), OWNER_ONLY_FILE)
-            .map_err(|cause| io_error("write", &path, cause))
+        let written = self.folder.replace(MARK, &print(&self.mark, self.role), OWNER_ONLY_FILE);
+        written.map_err(|cause| io_error("write", &self.path().join(MARK), cause))
     }
-}
-
-/// Gives a file this text, open to others as far as `mode` and the process's mask say. Through a temporary name, `.new` added: a crash
-/// leaves what was there or all of it. Durable on return.
-///
-/// # Errors
-/// The system refuses; what was there before is there.
-pub fn replace(path: &Path, text: &str, mode: u32) -> io::Result<()> {
-    let new = path.with_added_extension("new");
-    // What a crash left there may be open to others.
-    drop(fs::remove_file(&new));
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&new)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&new, path)?;
-    File::open(path.parent().ok_or(io::ErrorKind::InvalidInput)?)?.sync_all()
 }
 
 /// Lets nobody but the owner in: what a pool keeps holds the content of its files, whatever their permissions. Of a
@@ -234,10 +232,10 @@ fn refuse_foreign(path: &Path, role: Role) -> Result<(), DataDirError> {
 /// Digits of a process id in the lock file, padded with blanks: each holder overwrites the one before in place.
 const PID_WIDTH: usize = 10;
 
-fn lock(directory: &Path) -> Result<File, DataDirError> {
-    let path = directory.join(LOCK);
-    let opened = match OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path) {
-        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => File::open(&path),
+fn lock(directory: &Folder) -> Result<File, DataDirError> {
+    let path = directory.path().join(LOCK);
+    let opened = match directory.file(LOCK, Access::Make) {
+        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => directory.file(LOCK, Access::Read),
         opened => opened,
     };
     let mut file = opened.map_err(|cause| io_error("open", &path, cause))?;
@@ -245,7 +243,7 @@ fn lock(directory: &Path) -> Result<File, DataDirError> {
         Ok(()) => {}
         Err(rustix::io::Errno::WOULDBLOCK) => {
             let pid = holder(&mut file);
-            return Err(DataDirError::InUse { path: directory.to_owned(), pid });
+            return Err(DataDirError::InUse { path: directory.path().to_owned(), pid });
         }
         Err(cause) => return Err(io_error("lock", &path, cause.into())),
     }

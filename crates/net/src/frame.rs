@@ -13,6 +13,7 @@
 //! ```
 //! The payload isn't covered by the check: it is a block, whose name the receiver verifies.
 
+use std::future::Future;
 use std::io;
 use std::sync::Arc;
 
@@ -78,15 +79,29 @@ pub(crate) async fn read(
     stream: &mut Patient<impl AsyncRead + Unpin>,
     pool: &Arc<BufferPool>,
 ) -> io::Result<Option<(Head, Vec<u8>, Buffer)>> {
-    let Some((parsed, body)) = read_body(stream, BODY_BYTES_MAX, BLOCK_BYTES_MAX).await? else {
+    let read = read_admitted(stream, pool, |_| std::future::ready(())).await?;
+    Ok(read.map(|(head, body, payload, ())| (head, body, payload)))
+}
+
+/// Reads one frame as [`read`] does, once `admit` has let the lengths of its body and its payload in.
+pub(crate) async fn read_admitted<A, F: Future<Output = A>>(
+    stream: &mut Patient<impl AsyncRead + Unpin>,
+    pool: &Arc<BufferPool>,
+    admit: impl FnOnce((usize, usize)) -> F,
+) -> io::Result<Option<(Head, Vec<u8>, Buffer, A)>> {
+    let Some((parsed, raw)) = read_head(stream, BODY_BYTES_MAX, BLOCK_BYTES_MAX).await? else {
         return Ok(None);
     };
+    let admitted = admit((parsed.body_length, parsed.payload_length)).await;
+    // Waiting for room was not the peer's doing.
+    stream.begin();
+    let body = read_body(stream, &parsed, &raw).await?;
     let mut payload = pool.take(parsed.payload_length).await;
     // Waiting for memory was not the peer's doing.
     stream.begin();
     stream.read_exact(&mut payload).await?;
     stream.finish();
-    Ok(Some((parsed.head, body, payload)))
+    Ok(Some((parsed.head, body, payload, admitted)))
 }
 
 /// Reads one frame from a stream that keeps nobody waiting, as a file or bytes in memory do.
@@ -104,17 +119,18 @@ pub async fn read_one(
 pub(crate) async fn read_greeting(
     stream: &mut Patient<impl AsyncRead + Unpin>,
 ) -> io::Result<Option<(Head, Vec<u8>)>> {
-    let read = read_body(stream, GREETING_BYTES_MAX, 0).await?;
+    let Some((parsed, raw)) = read_head(stream, GREETING_BYTES_MAX, 0).await? else { return Ok(None) };
+    let body = read_body(stream, &parsed, &raw).await?;
     stream.finish();
-    Ok(read.map(|(parsed, body)| (parsed.head, body)))
+    Ok(Some((parsed.head, body)))
 }
 
-/// Reads head and body, and verifies them; no memory is taken for more than the limits.
-async fn read_body(
+/// Reads the head of a frame that is no longer than the limits.
+async fn read_head(
     stream: &mut Patient<impl AsyncRead + Unpin>,
     body_bytes_max: usize,
     payload_bytes_max: usize,
-) -> io::Result<Option<(Parsed, Vec<u8>)>> {
+) -> io::Result<Option<(Parsed, [u8; HEAD_BYTES])>> {
     let mut raw = [0; HEAD_BYTES];
     if !fill_or_end(stream, &mut raw).await? {
         return Ok(None);
@@ -123,13 +139,22 @@ async fn read_body(
     if parsed.body_length > body_bytes_max || parsed.payload_length > payload_bytes_max {
         return Err(garbled("it is longer than a frame may be here"));
     }
+    Ok(Some((parsed, raw)))
+}
+
+/// Reads the body behind a head, and verifies both.
+async fn read_body(
+    stream: &mut Patient<impl AsyncRead + Unpin>,
+    parsed: &Parsed,
+    raw: &[u8; HEAD_BYTES],
+) -> io::Result<Vec<u8>> {
     let mut body = vec![0; parsed.body_length];
     stream.read_exact(&mut body).await?;
-    let [checked @ .., _, _, _, _, _, _, _, _] = &raw;
+    let [checked @ .., _, _, _, _, _, _, _, _] = raw;
     if check(checked, &body) != parsed.check {
         return Err(garbled("its check doesn't match"));
     }
-    Ok(Some((parsed, body)))
+    Ok(body)
 }
 
 async fn fill_or_end(stream: &mut Patient<impl AsyncRead + Unpin>, raw: &mut [u8]) -> io::Result<bool> {

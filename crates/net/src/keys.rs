@@ -14,8 +14,8 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
-use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ use stdchk_model::user::{CERTIFIED_GROUPS_MAX, User};
 use stdchk_model::{Maker, PoolId};
 use tokio::sync::watch;
 
-use crate::data_dir::{OWNER_ONLY_FILE, replace};
+use crate::own::{self, Access};
 
 /// Name under which every member's certificate is valid, before its pool.
 const MEMBER: &str = "member";
@@ -454,7 +454,7 @@ pub(crate) fn add_revoked(folder: &Path, members: &[MemberId]) -> Result<BTreeSe
 }
 
 fn read_revoked(path: &Path) -> Result<BTreeSet<MemberId>, KeysError> {
-    match fs::read_to_string(path) {
+    match own::text(path) {
         Ok(lines) => {
             lines.lines().map(|line| line.parse().map_err(|error| KeysError::unusable(path, error))).collect()
         }
@@ -463,25 +463,23 @@ fn read_revoked(path: &Path) -> Result<BTreeSet<MemberId>, KeysError> {
     }
 }
 
-/// A key that others may read is no secret.
-fn refuse_open(path: &Path) -> Result<(), KeysError> {
-    let about = fs::metadata(path).map_err(|cause| KeysError::io("read", path, cause))?;
-    match about.mode() & OTHERS {
-        0 => Ok(()),
-        _ => Err(KeysError::unusable(
-            path,
-            "other users may read it; `chmod 600` it, and ask for new keys if somebody did",
-        )),
-    }
-}
-
 pub(crate) fn read_certificate(path: &Path) -> Result<CertificateDer<'static>, KeysError> {
-    CertificateDer::from_pem_file(path).map_err(|error| of_pem(error, path))
+    let text = own::text(path).map_err(|cause| KeysError::io("read", path, cause))?;
+    CertificateDer::from_pem_slice(text.as_bytes()).map_err(|error| of_pem(error, path))
 }
 
+/// A key that others may read is no secret.
 pub(crate) fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, KeysError> {
-    refuse_open(path)?;
-    PrivateKeyDer::from_pem_file(path).map_err(|error| of_pem(error, path))
+    let io = |cause| KeysError::io("read", path, cause);
+    let folder = own::Folder::look_into(path.parent().unwrap_or(Path::new("."))).map_err(io)?;
+    let mut file = folder.file(path.file_name().unwrap_or_default(), Access::Read).map_err(io)?;
+    if file.metadata().map_err(io)?.mode() & OTHERS != 0 {
+        let what = "other users may read it; `chmod 600` it, and ask for new keys if somebody did";
+        return Err(KeysError::unusable(path, what));
+    }
+    let mut text = String::new();
+    file.read_to_string(&mut text).map_err(io)?;
+    PrivateKeyDer::from_pem_slice(text.as_bytes()).map_err(|error| of_pem(error, path))
 }
 
 fn of_pem(error: rustls::pki_types::pem::Error, path: &Path) -> KeysError {
@@ -493,13 +491,12 @@ fn of_pem(error: rustls::pki_types::pem::Error, path: &Path) -> KeysError {
 
 /// Makes a folder for secrets.
 pub(crate) fn make_folder(folder: &Path) -> Result<(), KeysError> {
-    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
-    made.map_err(|cause| KeysError::io("make", folder, cause))
+    own::Folder::make(folder).map(drop).map_err(|cause| KeysError::io("make", folder, cause))
 }
 
 /// Writes a secret: a crash leaves none or a whole one.
 pub(crate) fn write(path: &Path, text: &str) -> Result<(), KeysError> {
-    replace(path, text, OWNER_ONLY_FILE).map_err(|cause| KeysError::io("write", path, cause))
+    own::replace(path, text, own::OWNER_ONLY_FILE).map_err(|cause| KeysError::io("write", path, cause))
 }
 
 /// A text with these bytes as RFC 7468 has it.

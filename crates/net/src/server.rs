@@ -1,8 +1,9 @@
 //! The serving side: accept, shake hands, answer requests concurrently, stop when told.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -22,6 +23,7 @@ use tokio::time::timeout;
 use crate::buffer::{Buffer, BufferPool};
 use crate::connection::{buffered, write_frame};
 use crate::frame::{self, Head, Kind};
+use crate::gate::{Entered, Gate, Place};
 use crate::keys::Keys;
 use crate::patience::{PATIENCE, Patient};
 use crate::transport::{Arrival, Incoming, Listener, Outgoing, Peer};
@@ -33,7 +35,7 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Connections of members of the pool at one time; more are refused.
 const MEMBERS_MAX: usize = 65_536;
-/// Connections that haven't greeted at one time; for one more the oldest is dropped, so that strangers, however many there are,
+/// Connections that haven't greeted at one time; for one more the oldest is dropped of the host that has most of them, so that strangers, however many there are,
 /// keep no member out that greets sooner than so many others come.
 const STRANGERS_MAX: usize = 256;
 
@@ -55,8 +57,14 @@ impl Limits {
     }
 }
 
+/// Memory of a manager for requests of members under way, bytes, and as much for answers: those that wait of ten thousand benefactors
+/// take half. A benefactor has as much as it receives blocks into.
+const MANAGER_REQUESTS_BYTES: u64 = 256 << 20;
+
 /// A connection that hasn't greeted yet.
 struct Stranger {
+    /// The address of its host, or of its host's network; `None`: this machine.
+    host: Option<IpAddr>,
     task: AbortHandle,
     /// Set by whoever is first: the greeting, or one who needs the place.
     settled: Arc<AtomicBool>,
@@ -67,16 +75,31 @@ struct Stranger {
 struct Strangers(VecDeque<Stranger>);
 
 impl Strangers {
-    /// Makes room for one more; drops the oldest if there are `most`.
+    /// Makes room for one more; if there are `most`, drops the oldest of the host that has most of them.
     fn make_room(&mut self, most: usize) {
         self.0.retain(|stranger| !stranger.task.is_finished() && !stranger.settled.load(Ordering::Relaxed));
         while self.0.len() >= most {
-            let Some(oldest) = self.0.pop_front() else { return };
+            let mut counts: HashMap<Option<IpAddr>, usize> = HashMap::new();
+            self.0.iter().for_each(|stranger| *counts.entry(stranger.host).or_default() += 1);
+            let crowd = counts.values().max().copied().unwrap_or(0);
+            let is_of_most = |stranger: &Stranger| counts.get(&stranger.host) == Some(&crowd);
+            let oldest = self.0.iter().position(is_of_most).and_then(|at| self.0.remove(at));
+            let Some(oldest) = oldest else { return };
             if !oldest.settled.swap(true, Ordering::Relaxed) {
                 oldest.task.abort();
             }
         }
     }
+}
+
+/// The address by which strangers of one host are counted: in IPv6 a host has all addresses of its network.
+fn host_of(peer: &str) -> Option<IpAddr> {
+    const HOST_BITS: u32 = 64;
+    let address: SocketAddr = peer.parse().ok()?;
+    Some(match address.ip() {
+        IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> HOST_BITS << HOST_BITS).into()),
+        v4 => v4,
+    })
 }
 
 /// Who has asked.
@@ -168,7 +191,13 @@ pub async fn serve<S: Service>(
 ) {
     let mut connections = tokio::task::JoinSet::new();
     let limits = Limits::new(host.role);
-    let (places, mut strangers) = (Arc::new(Semaphore::new(limits.members)), Strangers::default());
+    // The manager has one thread, of which each member has its turns.
+    let is_manager = host.role == Role::Manager;
+    let bytes = if is_manager { MANAGER_REQUESTS_BYTES } else { buffers.bytes() as u64 };
+    let gate = Gate::new(limits.members, bytes, is_manager);
+    let mut strangers = Strangers::default();
+    let rounds = Arc::clone(&gate);
+    connections.spawn(async move { rounds.run_rounds().await });
     tokio::pin!(stop);
     loop {
         let accepted = tokio::select! {
@@ -184,21 +213,21 @@ pub async fn serve<S: Service>(
         };
         strangers.make_room(limits.strangers);
         let settled = Arc::new(AtomicBool::new(false));
-        let door = Door { host: host.clone(), places: Arc::clone(&places), settled: Arc::clone(&settled) };
-        let (service, buffers) = (Arc::clone(&service), Arc::clone(&buffers));
+        let door = Door { host: host.clone(), gate: Arc::clone(&gate), settled: Arc::clone(&settled) };
+        let (service, buffers, caller) = (Arc::clone(&service), Arc::clone(&buffers), host_of(&peer));
         let task = connections.spawn(async move {
             if let Err(error) = converse(arrival, door, service, buffers).await {
                 tracing::debug!(%peer, %error, "a connection ended");
             }
         });
-        strangers.0.push_back(Stranger { task, settled });
+        strangers.0.push_back(Stranger { host: caller, task, settled });
     }
 }
 
 /// What a connection needs to be let in.
 struct Door {
     host: Host,
-    places: Arc<Semaphore>,
+    gate: Arc<Gate>,
     settled: Arc<AtomicBool>,
 }
 
@@ -223,7 +252,7 @@ async fn converse<S: Service>(
     let reader = Patient::new(buffered(reader.into_half()), patience);
     let (answers, queue) = mpsc::channel(REQUESTS_IN_FLIGHT_MAX);
     let writing = write_answers(writer, queue);
-    let reading = read_requests(reader, caller, Arc::clone(&service), buffers, answers);
+    let reading = read_requests(reader, caller, Arc::clone(&service), (buffers, door.gate), answers);
     // Reading ends first when the peer goes; writing ends when all running requests have dropped their senders. Who
     // takes no answers any more is asked nothing more either.
     let talking = async { tokio::try_join!(reading, writing).map(|_| ()) };
@@ -242,7 +271,7 @@ async fn greet<S: Service>(
     peer: &Peer,
     reader: &mut Patient<Incoming>,
     writer: &mut Patient<Outgoing>,
-) -> io::Result<Option<(Caller, OwnedSemaphorePermit)>> {
+) -> io::Result<Option<(Caller, Place)>> {
     let Some((head, body)) = frame::read_greeting(reader).await? else { return Ok(None) };
     if let Peer::Stranger(channel) = peer {
         let joined = match understood::<Join>(&body, |join| join.protocol) {
@@ -282,11 +311,7 @@ static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
 
 impl Door {
     /// Lets the caller in if it may be what it says, means this pool, and there is a place for it.
-    fn welcome(
-        &self,
-        hello: &Hello,
-        peer: &Peer,
-    ) -> Result<(Welcome, Caller, OwnedSemaphorePermit), Failure> {
+    fn welcome(&self, hello: &Hello, peer: &Peer) -> Result<(Welcome, Caller, Place), Failure> {
         let Host { role, pool, .. } = self.host;
         let caller = match peer {
             // The own user runs the pool.
@@ -316,8 +341,9 @@ impl Door {
             return Err(Failure::new(ErrorCode::Denied, message));
         }
         let busy = |what| Failure::new(ErrorCode::Unavailable, format!("{what}; try again later"));
-        let place = Arc::clone(&self.places).try_acquire_owned();
-        let place = place.map_err(|_| busy("this server has as many connections as it takes"))?;
+        let place = self.gate.connect(caller.member);
+        let place =
+            place.ok_or_else(|| busy("this server has as many connections of this member as it takes"))?;
         if self.settled.swap(true, Ordering::Relaxed) {
             return Err(busy("too many others have called meanwhile"));
         }
@@ -334,15 +360,15 @@ fn encode_answer<R: Encode<()>>(id: u64, answer: Result<R, Failure>, payload: us
     frame::encode(&Head { kind, id }, &body, payload)
 }
 
-/// Head and body, payload, and the request's place: given up only when the answer is on its way, so that a caller that
+/// Head and body, payload, and the request's place and memory: given up only when the answer is on its way, so that a caller that
 /// sends and never reads comes to a halt.
-type Answer = (Vec<u8>, Bytes, OwnedSemaphorePermit);
+type Answer = (Vec<u8>, Bytes, (OwnedSemaphorePermit, Entered));
 
 async fn read_requests<S: Service>(
     mut reader: Patient<BufReader<Incoming>>,
     caller: Caller,
     service: Arc<S>,
-    buffers: Arc<BufferPool>,
+    (buffers, gate): (Arc<BufferPool>, Arc<Gate>),
     answers: mpsc::Sender<Answer>,
 ) -> io::Result<()> {
     let room = Arc::new(Semaphore::new(REQUESTS_IN_FLIGHT_MAX));
@@ -350,12 +376,22 @@ async fn read_requests<S: Service>(
     loop {
         // The place comes before the payload: whoever waits for a place holds no buffer that the requests under way need.
         let place = permits(&room, 1).await;
-        let Some((head, body, payload)) = frame::read(&mut reader, &buffers).await? else { break };
+        let admit = |lengths| gate.enter(caller.member, lengths);
+        let read = frame::read_admitted(&mut reader, &buffers, admit).await?;
+        let Some((head, body, payload, mut entered)) = read else { break };
         let (service, answers, caller) = (Arc::clone(&service), answers.clone(), caller.clone());
+        let gate = Arc::clone(&gate);
         running.spawn(async move {
-            let (head, payload) = answer(&*service, caller, head.id, &body, payload).await;
+            let member = caller.member;
+            let answering = async {
+                let (head, payload) = answer(&*service, caller, head.id, &body, payload).await;
+                // Counted before the next one's turn.
+                entered.answered(head.len() + payload.len());
+                (head, payload)
+            };
+            let (head, payload) = gate.in_turn(member, answering).await;
             // A peer that went away needs no answer.
-            let _ = answers.send((head, payload, place)).await;
+            let _ = answers.send((head, payload, (place, entered))).await;
         });
         while running.try_join_next().is_some() {}
     }
@@ -412,4 +448,29 @@ async fn write_answers(mut writer: Patient<Outgoing>, mut queue: mpsc::Receiver<
         write_frame(&mut writer, &head, &payload).await?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn strangers_of_one_host_drop_each_other_and_no_stranger_of_another() {
+        let mut strangers = Strangers::default();
+        let mut come = |peer: &str, most| {
+            let settled = Arc::new(AtomicBool::new(false));
+            let task = tokio::spawn(std::future::pending::<()>()).abort_handle();
+            strangers.make_room(most);
+            strangers.0.push_back(Stranger { host: host_of(peer), task, settled: Arc::clone(&settled) });
+            settled
+        };
+        let first = come("10.0.0.1:5", 8);
+        let crowd: Vec<_> = (1..40).map(|port| come(&format!("[2001:db8::{port}]:{port}"), 8)).collect();
+        let is_dropped = |settled: &Arc<AtomicBool>| settled.load(Ordering::Relaxed);
+        assert!(!is_dropped(&first), "it was there first, and is alone");
+        assert_eq!(crowd.iter().filter(|settled| is_dropped(settled)).count(), 32);
+        assert!(crowd.iter().take(32).all(is_dropped), "the oldest go");
+        let another = come("10.0.0.2:5", 8);
+        assert!(!is_dropped(&another) && is_dropped(&crowd[32]));
+    }
 }

@@ -29,6 +29,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 use crate::handshakes;
 use crate::keys::{Keys, Member};
+use crate::own::{Folder, own_user};
 
 /// What comes in on a connection.
 #[derive(Debug)]
@@ -115,12 +116,7 @@ pub(crate) async fn connect(address: &str, keys: Option<&Keys>) -> io::Result<Co
         (Some(connecting), _) => Ok(own(connecting.await?)),
         (None, Some(path)) => {
             let stream = UnixStream::connect(short(path)?.path()).await?;
-            let (server, user) = (stream.peer_cred()?.uid(), own_user());
-            if ![user, ROOT].contains(&server) && user != ROOT {
-                let cause =
-                    format!("a process of user {server} serves there, and this one is of user {user}");
-                return Err(io::Error::new(io::ErrorKind::PermissionDenied, cause));
-            }
+            refuse_other_server(path, stream.peer_cred()?.uid())?;
             Ok(own(of_unix(stream)))
         }
         (None, None) => {
@@ -137,6 +133,21 @@ pub(crate) async fn connect(address: &str, keys: Option<&Keys>) -> io::Result<Co
             Ok(Connected { stream: of_tls(stream.into()), peer, here })
         }
     }
+}
+
+/// Refuses a socket at which another user serves than one's own or root. To root it may be the user whose folder it is in: who names the
+/// socket of a pool names whose pool it is, and root may use the pools of all users.
+fn refuse_other_server(path: &Path, server: u32) -> io::Result<()> {
+    let user = own_user();
+    if [user, ROOT].contains(&server) {
+        return Ok(());
+    }
+    let folder = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
+    if user == ROOT && Folder::look_into(folder)?.owner() == server {
+        return Ok(());
+    }
+    let cause = format!("a process of user {server} serves there, which is no pool of user {user}");
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, cause))
 }
 
 fn no_keys() -> io::Error {
@@ -241,10 +252,6 @@ fn short(path: &Path) -> io::Result<Short> {
 /// The administrator of the system, who may talk to everybody.
 const ROOT: u32 = 0;
 
-fn own_user() -> u32 {
-    rustix::process::geteuid().as_raw()
-}
-
 fn of_unix(stream: UnixStream) -> Stream {
     let (reader, writer) = stream.into_split();
     (Incoming::Unix(reader), Outgoing::Unix(writer))
@@ -265,8 +272,14 @@ fn connects_to_nobody(path: &Path) -> bool {
     asked == Err(rustix::io::Errno::CONNREFUSED)
 }
 
-/// Listens at a path. A socket that an ended process left there is taken away first.
+/// Listens at a path. A socket that an ended process left there is taken away first. Nobody else may be able to put another socket in
+/// its place: the folder is one's own, or one where names are their owners' (sticky).
 fn listen_at(path: &Path) -> io::Result<UnixListener> {
+    let folder = Folder::look_into(path.parent().ok_or(io::ErrorKind::InvalidInput)?)?;
+    if ![own_user(), ROOT].contains(&folder.owner()) {
+        let cause = format!("the folder belongs to user {}, who may serve there instead", folder.owner());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, cause));
+    }
     let short = short(path)?;
     let is_left = || is_socket(path) && connects_to_nobody(short.path());
     match UnixListener::bind(short.path()) {

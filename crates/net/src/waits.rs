@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::{Arc, Once};
@@ -14,6 +15,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::own::{self, Access};
 
 /// How long a wait is that is said, as a rule: a put or a get of a benefactor that doesn't answer takes less.
 pub const LONG: Duration = Duration::from_secs(15);
@@ -127,6 +130,13 @@ fn look(long: Duration) -> Vec<Long> {
     lasting.take(SAID_MAX).map(say).collect()
 }
 
+/// Writes what nobody needs once the machine is down.
+fn write(path: &Path, lines: &str) -> std::io::Result<()> {
+    let mut file = own::file(path, Access::Make)?;
+    file.set_len(0)?;
+    file.write_all(lines.as_bytes())
+}
+
 /// Writes the file that shows these waits, or removes it if there are none and one is there; whether one is there now.
 fn show(found: &[Long], path: &Path, is_there: bool) -> bool {
     let line = |found: &Long| format!("{} s for {}\n", found.seconds, found.what);
@@ -134,7 +144,7 @@ fn show(found: &[Long], path: &Path, is_there: bool) -> bool {
     let shown = match (lines.is_empty(), is_there) {
         (true, false) => Ok(()),
         (true, true) => std::fs::remove_file(path),
-        (false, _) => std::fs::write(path, lines),
+        (false, _) => write(path, &lines),
     };
     if let Err(error) = shown
         && error.kind() != std::io::ErrorKind::NotFound

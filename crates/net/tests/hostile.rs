@@ -89,7 +89,7 @@ impl Server {
 }
 
 fn hello() -> Hello {
-    Hello { protocol: PROTOCOL, role: Role::Client, pool: None }
+    Hello { protocol: PROTOCOL, role: Role::Client, pool: None, maker: stdchk_model::Maker::LOCAL }
 }
 
 /// Head and body of a request that announces a payload.

@@ -94,6 +94,7 @@ pub(super) fn versions<'a>(raw: &[RawFile], kept: impl Iterator<Item = &'a FileE
             session: SessionId::default(),
             aggregated: false,
             key: None,
+            maker: stdchk_model::Maker::LOCAL,
         }],
     })
     .collect()

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 use stdchk_model::limits::CHUNK_BYTES_DEFAULT;
-use stdchk_model::{ChunkId, ChunkRef, Redundancy};
+use stdchk_model::{ChunkId, ChunkRef, Maker, Redundancy};
 use stdchk_protect::Blocks;
 use stdchk_reduce::{Codec, Effort};
 
@@ -114,7 +114,7 @@ fn cost_of_coding(bench: &Bench) -> Result<Cost, Error> {
         for (chunk, plain) in &chunks {
             let began = Instant::now();
             let code = redundancy.code_of(plain.len());
-            let blocks = Blocks::of(*chunk, Codec::Store.number(), plain.clone(), code);
+            let blocks = Blocks::of(*chunk, Codec::Store.number(), plain.clone(), code, Maker::LOCAL);
             made += began.elapsed();
             let began = Instant::now();
             for (_, stored) in blocks.iter() {

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use rustix::fs::{Advice, FallocateFlags, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
+use stdchk_net::own::OWNER_ONLY_FILE;
 
 use super::work::OwnWork;
 
@@ -68,8 +69,8 @@ impl UnitFile {
     }
 
     fn with(directory: impl AsFd, name: &str, flags: OFlags, work: &Arc<OwnWork>) -> io::Result<Self> {
-        let mode = Mode::from_raw_mode(0o666);
-        let open = || rustix::fs::openat(&directory, name, flags | OFlags::CLOEXEC, mode);
+        let mode = Mode::from_raw_mode(OWNER_ONLY_FILE);
+        let open = || rustix::fs::openat(&directory, name, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, mode);
         let file = File::from(rustix::io::retry_on_intr(open)?);
         // Switched on after opening: a refusal must not leave an open with side effects to be repeated.
         let flags = rustix::fs::fcntl_getfl(&file)?;

@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 use stdchk_model::exact::{narrow, to_usize};
 use stdchk_model::{BlockId, ChunkId, Encoding};
 use stdchk_net::Buffer;
+use stdchk_net::own::Folder;
 
 use super::disk::UNIT;
 use super::files::Files;
@@ -273,7 +274,7 @@ impl Near {
         let files = match &state.files {
             Some(files) => Arc::clone(files),
             None => {
-                fs::create_dir_all(&self.folder).map_err(refused)?;
+                Folder::make(&self.folder).map_err(refused)?;
                 Arc::new(Files::open(&self.folder, &self.work).map_err(refused)?)
             }
         };

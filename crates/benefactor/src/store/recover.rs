@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 use stdchk_model::exact::{part, to_usize};
 use stdchk_model::limits::BLOCK_BYTES_MAX;
 use stdchk_net::BufferPool;
+use stdchk_net::own::Folder;
 
 use super::disk::UNIT;
 use super::error::{is_of_the_medium, takes_nothing};
@@ -76,7 +77,7 @@ impl Store {
         donation: Donation,
         segment_bytes: u64,
     ) -> Result<(Self, Recovered), StoreError> {
-        fs::create_dir_all(directory).map_err(|cause| io_error("make", directory, cause))?;
+        Folder::make(directory).map_err(|cause| io_error("make", directory, cause))?;
         let files =
             Files::open(directory, &Arc::default()).map_err(|cause| io_error("open", directory, cause))?;
         let numbers = list(directory)?;

@@ -262,7 +262,8 @@ pub fn make(
     from: &[(u8, String)],
     to: &[(Option<u8>, u32, String)],
 ) -> Command {
-    let permit = Permit::new(&permits(), &chunk, None);
+    let permit = Permit::new(&permits(), &chunk, encoding, None);
+    let of_copies = Permit::new(&permits(), &chunk, EncodingId::PLAIN, None);
     let source = |(index, address): &(u8, String)| SourceBlock {
         encoding,
         index: *index,
@@ -273,7 +274,7 @@ pub fn make(
         index: *index,
         to: BenefactorId(*to),
         address: address.clone(),
-        permit,
+        permit: if index.is_some() { permit } else { of_copies },
     };
     let (from, blocks) = (from.iter().map(source).collect(), to.iter().map(new).collect());
     Command::Make(Make { chunk, from, blocks })

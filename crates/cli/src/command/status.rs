@@ -9,6 +9,7 @@ use serde::Serialize;
 use stdchk_model::message::benefactor::{OwnerWish, StorageState};
 use stdchk_model::message::manager::BenefactorState;
 use stdchk_model::size;
+use stdchk_net::own;
 use stdchk_operations::{BenefactorStatus, Condition, HeldBack, Recovery, Status};
 
 use crate::context::Context;
@@ -121,7 +122,7 @@ fn waits_of(context: &Context, role: Role) -> Outcome<Vec<String>> {
         return Ok(Vec::new());
     }
     let path = Home::waits_beside(&run_file);
-    match std::fs::read_to_string(&path) {
+    match own::text(&path) {
         Ok(text) => Ok(text.lines().map(str::to_owned).collect()),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
         Err(error) => Err(from_io(&error, path.display())),

@@ -12,15 +12,15 @@
 //! DATA/log/*.log           what they say
 //! ```
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use stdchk_net::Keys;
+use stdchk_net::own::{self, Access, Folder};
 use stdchk_net::transport::unix_address;
 
 use crate::command::benefactor::terms::Terms;
@@ -198,13 +198,13 @@ impl Home {
             let next = "choose another directory with `--data DIR`";
             return Err(CommandError::usage(self.data.display(), "its name is not UTF-8", next));
         }
-        fs::create_dir_all(&self.data).about(self.data.display())?;
+        Folder::make(&self.data).about(self.data.display())?;
         if !self.data.join("pool.json").exists() {
             self.refuse_foreign(mount)?;
         }
         for directory in ["run", "log", "benefactors"] {
             let path = self.data.join(directory);
-            fs::create_dir_all(&path).about(path.display())?;
+            Folder::make(&path).about(path.display())?;
         }
         Ok(())
     }
@@ -253,8 +253,7 @@ impl Home {
     /// Keeps other `up` and `down` of this pool out until the file is dropped; waits for one that is at work.
     pub fn lock(&self) -> Outcome<File> {
         let path = self.data.join("run/lock");
-        let file = OpenOptions::new().create(true).append(true).mode(0o600).open(&path);
-        let file = file.about(path.display())?;
+        let file = own::file(&path, Access::Append).about(path.display())?;
         flock(&file, FlockOperation::LockExclusive).about(path.display())?;
         Ok(file)
     }
@@ -263,7 +262,7 @@ impl Home {
     pub fn record(&self) -> Outcome<Option<PoolRecord>> {
         self.refuse_no_folder()?;
         let path = self.data.join("pool.json");
-        let text = match fs::read_to_string(&path) {
+        let text = match own::text(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             text => text.about(path.display())?,
         };
@@ -299,16 +298,7 @@ impl Home {
         let path = self.data.join("pool.json");
         let text =
             serde_json::to_string_pretty(record).map_err(std::io::Error::other).about(path.display())?;
-        let new = self.data.join("pool.json.new");
-        let write = || {
-            let mut file = File::create(&new)?;
-            file.write_all(text.as_bytes())?;
-            file.write_all(b"\n")?;
-            file.sync_all()?;
-            fs::rename(&new, &path)?;
-            File::open(&self.data)?.sync_all()
-        };
-        write().about(path.display())
+        own::replace(&path, &(text + "\n"), 0o644).about(path.display())
     }
 }
 

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use stdchk_net::Retry;
+use stdchk_net::own::Folder;
 
 use crate::exit::{About, Outcome};
 
@@ -57,6 +58,8 @@ impl ProcessRecord {
 
     /// Writes a run file, in one step.
     pub fn write(&self, path: &Path) -> Outcome {
+        // In a folder of another user it would be theirs to say which process this is.
+        path.parent().map_or(Ok(()), |folder| Folder::open(folder).map(drop)).about(path.display())?;
         let new = path.with_added_extension("new");
         match fs::remove_file(&new) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error).about(new.display()),

@@ -4,7 +4,7 @@
 //! file itself, so that it is found again even if the `up` that started it was killed.
 
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use stdchk_benefactor::wish::{self, Decision};
 use stdchk_net::Retry;
+use stdchk_net::own::{self, Access};
 
 use super::home::{Home, PoolRecord, Role};
 use super::process::ProcessRecord;
@@ -155,7 +156,7 @@ fn open_log(path: &Path) -> std::io::Result<File> {
     if fs::metadata(path).is_ok_and(|metadata| metadata.len() > LOG_BYTES_MAX) {
         fs::rename(path, path.with_added_extension("old"))?;
     }
-    OpenOptions::new().create(true).append(true).open(path)
+    own::file(path, Access::Append)
 }
 
 fn tail(path: &Path) -> String {

@@ -77,6 +77,8 @@ pub struct Session {
     first: Arc<MapView>,
     /// The session that made it.
     base: Option<SessionId>,
+    /// This client's own maker wrote it: what its map names as pieces are those.
+    is_base_own: bool,
     policy: Policy,
     /// What its chunks are named and sealed with.
     key: Option<Arc<Key>>,
@@ -183,6 +185,7 @@ impl Session {
             telling: tokio::sync::Mutex::default(),
             is_closed: AtomicBool::new(false),
             base: version.as_ref().map(|version| version.session),
+            is_base_own: version.as_ref().is_some_and(|version| version.maker == pool.maker),
             commit_turn: tokio::sync::Mutex::new(version),
             closing: AtomicU64::new(0),
             stored_bytes: AtomicU64::new(0),

@@ -237,7 +237,7 @@ impl Session {
         cut.collect()
     }
 
-    /// Takes up the pieces of the version before and of the version most like this file. Without them nothing is found
+    /// Takes up the pieces of the version before and of the version most like this file, if its own maker wrote them. Without them nothing is found
     /// again, which is no reason to refuse a checkpoint. Whether there are any.
     async fn load_pieces(&self) -> bool {
         let base = Arc::clone(&self.state.lock().base);
@@ -247,8 +247,8 @@ impl Session {
         if let Ok(Some(map)) = similar {
             self.take_up_pieces(&map).await;
         }
-        // What lies in a container has no chunks of its own, and no pieces.
-        if let Some(base) = base.chunks() {
+        // What lies in a container has no chunks of its own, and no pieces. What others call pieces may be something else.
+        if let Some(base) = base.chunks().filter(|_| self.is_base_own) {
             self.take_up_pieces(base.map()).await;
         }
         !self.pieces.index.lock().places.is_empty()

@@ -3,15 +3,16 @@
 //! The image is sparse: it holds the ranges that were written and nothing else. It says how much of what lies below still
 //! counts, which truncation lowers, and how large the file is with it.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
+use stdchk_net::own::{self, Access, Folder};
 
 use super::Budget;
 use super::ranges::Ranges;
@@ -44,7 +45,7 @@ impl Image {
     /// # Errors
     /// `StorageFull` if the spool may not have more images open; no file can be made.
     pub(super) fn create(
-        path: &Path,
+        (folder, name): (&Folder, &str),
         (size, limit): (u64, u64),
         named: bool,
         budget: &Arc<Budget>,
@@ -54,20 +55,20 @@ impl Image {
         }
         let made = || -> io::Result<File> {
             // Whose file it is, the pool knows; here nobody else may read it.
-            let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
+            let file = folder.file(name, Access::MakeNew)?;
             if !named {
-                std::fs::remove_file(path)?;
+                folder.remove(name)?;
             }
             Ok(file)
         };
         let file = made().inspect_err(|_| budget.give_image())?;
         let shape = Shape { ranges: Ranges::default(), limit: limit.min(size), size };
-        Ok(Self::of(file, named.then(|| path.to_owned()), shape, budget))
+        Ok(Self::of(file, named.then(|| folder.path().join(name)), shape, budget))
     }
 
     /// An image that an earlier process left.
     pub(super) fn open(path: PathBuf, shape: Shape, budget: &Arc<Budget>) -> io::Result<Self> {
-        let file = OpenOptions::new().read(true).write(true).open(&path)?;
+        let file = own::file(&path, Access::Write)?;
         budget.force(shape.ranges.bytes());
         budget.force_image();
         Ok(Self::of(file, Some(path), shape, budget))

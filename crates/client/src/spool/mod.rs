@@ -176,6 +176,11 @@ impl Name {
     }
 }
 
+/// The name of an image that outlives the process.
+fn image_of(id: SessionId) -> String {
+    format!("{id}.{IMAGE}")
+}
+
 impl Spool {
     /// Takes the directory for this process, makes it if it isn't there; it holds at most `bytes_max` bytes.
     ///
@@ -239,25 +244,25 @@ impl Spool {
     }
 
     fn image(&self, id: SessionId) -> PathBuf {
-        self.directory.path().join(format!("{id}.{IMAGE}"))
+        self.directory.path().join(image_of(id))
     }
 
     /// An image that outlives the process, known by `id`, of a file of this size; so many bytes of what lies below it count.
     pub(crate) fn lasting(&self, id: SessionId, size: u64, limit: u64) -> io::Result<Image> {
-        Image::create(&self.image(id), (size, limit), true, &self.budget)
+        Image::create((self.directory.folder(), &image_of(id)), (size, limit), true, &self.budget)
     }
 
     /// An image that vanishes with the process.
     pub(crate) fn passing(&self, size: u64) -> io::Result<Image> {
         let number = self.numbered.fetch_add(1, Ordering::Relaxed);
-        let path = self.directory.path().join(format!("{number}.{IMAGE}"));
-        Image::create(&path, (size, size), false, &self.budget)
+        let name = format!("{number}.{IMAGE}");
+        Image::create((self.directory.folder(), &name), (size, size), false, &self.budget)
     }
 
     /// Notes what is in an image and what the application was told of it.
     pub(crate) fn note(&self, id: SessionId, told: &Told, shape: &Shape) -> io::Result<()> {
-        let path = self.directory.path().join(Name { id, ino: told.ino }.record());
-        Record::new(told, shape, &self.boot).write(&path)
+        let name = Name { id, ino: told.ino }.record();
+        Record::new(told, shape, &self.boot).write(self.directory.folder(), &name)
     }
 
     /// A file is pushed, or given up: its record goes, then its image. Of a `synced` record the machine may not bring back that it was there: it
@@ -265,7 +270,7 @@ impl Spool {
     pub(crate) fn done(&self, name: Name, image: Option<&Image>, synced: bool) {
         let directory = self.directory.path();
         let removed = fs::remove_file(directory.join(name.record())).and_then(|()| match synced {
-            true => fs::File::open(directory)?.sync_all(),
+            true => self.directory.folder().sync(),
             false => Ok(()),
         });
         match removed {

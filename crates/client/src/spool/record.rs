@@ -3,8 +3,7 @@
 //! A record is written when the application is told that its file is closed, or synced, and replaced in one step. It tells
 //! which image bytes count; whether they can be relied on after the machine went down depends on whether they were synced.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -12,6 +11,7 @@ use std::path::Path;
 use minicbor::{Decode, Encode};
 use stdchk_model::message::manager::TimeNs;
 use stdchk_model::{Ino, KeyId, SessionId, cbor};
+use stdchk_net::own::{self, Access, Folder};
 
 use super::NO_ROOM;
 use super::image::Shape;
@@ -91,33 +91,31 @@ impl Record {
     }
 
     /// Writes it in one step; durable if it says so itself. Where there is no room for a new one, the old one's place is taken.
-    pub(super) fn write(&self, path: &Path) -> io::Result<()> {
-        let new = path.with_extension("new");
-        let written = self.write_anew(&new).and_then(|()| fs::rename(&new, path));
+    pub(super) fn write(&self, folder: &Folder, name: &str) -> io::Result<()> {
+        let new = Path::new(name).with_extension("new");
+        let written = self.write_anew(folder, &new).and_then(|()| folder.rename(&new, name));
         if let Err(error) = written {
-            let _ = fs::remove_file(&new);
-            if !NO_ROOM.contains(&error.kind()) || self.write_over(path).is_err() {
+            let _ = folder.remove(&new);
+            if !NO_ROOM.contains(&error.kind()) || self.write_over(folder, name).is_err() {
                 return Err(error);
             }
         }
-        match (self.synced, path.parent()) {
-            (true, Some(directory)) => File::open(directory)?.sync_all(),
-            _ => Ok(()),
-        }
+        if self.synced { folder.sync() } else { Ok(()) }
     }
 
-    fn write_anew(&self, path: &Path) -> io::Result<()> {
-        let mut file = File::create(path)?;
+    fn write_anew(&self, folder: &Folder, name: &Path) -> io::Result<()> {
+        let mut file = folder.file(name, Access::Make)?;
+        file.set_len(0)?;
         file.write_all(&cbor::encode(self))?;
         if self.synced { file.sync_data() } else { Ok(()) }
     }
 
     /// Writes it over an earlier one within the same block of the disk, which needs no further one.
-    fn write_over(&self, path: &Path) -> io::Result<()> {
+    fn write_over(&self, folder: &Folder, name: &str) -> io::Result<()> {
         /// Smallest block of file systems in use, bytes.
         const BLOCK_BYTES: usize = 1024;
         let bytes = cbor::encode(self);
-        let file = File::options().write(true).open(path)?;
+        let file = folder.file(name, Access::Write)?;
         if bytes.len() > BLOCK_BYTES || file.metadata()?.len() == 0 {
             return Err(io::ErrorKind::StorageFull.into());
         }
@@ -128,7 +126,8 @@ impl Record {
 
     /// Reads one; `None`: it was never finished. Its bytes were on their way to the disk when the machine went down.
     pub(super) fn read(path: &Path) -> io::Result<Option<Self>> {
-        let bytes = fs::read(path)?;
+        let mut bytes = Vec::new();
+        own::file(path, Access::Read)?.read_to_end(&mut bytes)?;
         let record: Self = match cbor::decode(&bytes) {
             Ok(record) => record,
             Err(error) if error.is_end_of_input() || bytes.iter().all(|byte| *byte == 0) => return Ok(None),
@@ -145,6 +144,8 @@ impl Record {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn record(size: u64, synced: bool) -> Record {
@@ -156,11 +157,12 @@ mod tests {
     #[test]
     fn a_record_takes_the_place_of_an_earlier_one_whatever_their_lengths() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("one.record");
-        assert!(record(1, true).write_over(&path).is_err(), "there is none");
-        record(u64::MAX, true).write(&path).unwrap();
+        let (own, name) = (Folder::open(folder.path()).unwrap(), "one.record");
+        let path = folder.path().join(name);
+        assert!(record(1, true).write_over(&own, name).is_err(), "there is none");
+        record(u64::MAX, true).write(&own, name).unwrap();
         for (size, synced) in [(1, true), (u64::MAX, false), (300, true)] {
-            record(size, synced).write_over(&path).unwrap();
+            record(size, synced).write_over(&own, name).unwrap();
             assert_eq!(Record::read(&path).unwrap(), Some(record(size, synced)));
         }
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);

@@ -4,7 +4,7 @@
 use crate::common::{Random, TestPool, file_with, wait_until};
 use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest};
 use stdchk_model::message::handshake::Role;
-use stdchk_model::{ChunkId, ChunkRef, Code};
+use stdchk_model::{ChunkId, ChunkRef, Code, Maker};
 use stdchk_net::{BufferPool, Bytes, Connection, Identity};
 use stdchk_protect::Blocks;
 
@@ -16,7 +16,8 @@ async fn a_fragment_goes_to_a_benefactor_whose_own_another_one_has_too() {
     let ino = file_with(&pool, &policy).await;
     let content = Random::new(5).bytes(100_000);
     let chunk = ChunkRef { id: ChunkId::of(&content), length: 100_000 };
-    let blocks = Blocks::of(chunk, 0, Bytes::from(content.clone()), Code::erasure(2, 1).unwrap());
+    let blocks =
+        Blocks::of(chunk, 0, Bytes::from(content.clone()), Code::erasure(2, 1).unwrap(), Maker::LOCAL);
     let hosts = pool.benefactors().await.unwrap();
     let identity = Identity { role: Role::Client, pool: pool.id(), keys: None };
     for (host, index) in hosts.iter().zip([0, 0, 1]) {

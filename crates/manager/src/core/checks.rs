@@ -70,8 +70,8 @@ pub(super) struct Checks {
     at: HashMap<BenefactorId, BTreeSet<ChunkId>>,
     /// What was tried in vain, with the number of times and when it may be tried again, milliseconds of the manager's life.
     failing: HashMap<ChunkId, (u32, u64)>,
-    /// What is doubted and not settled, and which member said so first.
-    doubts: BTreeMap<Encoded, Option<MemberId>>,
+    /// What is doubted and not settled.
+    doubts: BTreeMap<Encoded, Doubter>,
     found: HashMap<Encoded, Found>,
     /// Who made what was found broken, how many encodings, and when the last of them was found, milliseconds of the manager's life.
     makers: BTreeMap<Maker, (u64, u64)>,
@@ -88,6 +88,14 @@ struct Running {
     /// Whether it was told.
     is_ordered: bool,
     until_ms: u64,
+}
+
+/// Who said first that an encoding is broken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Doubter {
+    /// A reader of this member of the pool; `None`: of the manager's machine.
+    Reader(Option<MemberId>),
+    Benefactor,
 }
 
 /// Who has decoded an encoding, and found what.
@@ -256,11 +264,11 @@ impl Core {
     /// A reader had enough blocks of an encoding, and they didn't make the chunk.
     pub(super) fn doubt(&mut self, chunk: ChunkId, encoding: EncodingId, now: Now) -> Answer {
         let encoded = (chunk, encoding);
-        let member = self.asking;
+        let reader = Doubter::Reader(self.asking);
         let trust = self.locations.get(&chunk).and_then(|chunk| trust_of(chunk, encoding));
         let is_new =
             trust.is_some_and(|trust| trust != Trust::Broken) && !self.checks.doubts.contains_key(&encoded);
-        let of_member = || self.checks.doubts.values().filter(|other| **other == member).count();
+        let of_member = || self.checks.doubts.values().filter(|other| **other == reader).count();
         // What two have found good needs no third look whenever somebody says so.
         let is_settled = || {
             let found = self.checks.found.get(&encoded);
@@ -272,7 +280,7 @@ impl Core {
             && !is_settled()
         {
             tracing::info!(%chunk, ?encoding, maker = %encoding.maker, "a reader says that an encoding doesn't make its chunk");
-            self.checks.doubts.insert(encoded, member);
+            self.checks.doubts.insert(encoded, reader);
             // It may be known already, of blocks that were put anew.
             self.apply_opinion(encoded, now);
             self.look_at_doubt(encoded, now);
@@ -303,7 +311,7 @@ impl Core {
         if !is_right {
             tracing::warn!(%by, %chunk, ?encoding, maker = %encoding.maker, "a benefactor says that an encoding doesn't make its chunk");
             if self.checks.doubts.len() < DOUBTS_MAX {
-                self.checks.doubts.entry(encoded).or_insert(None);
+                self.checks.doubts.entry(encoded).or_insert(Doubter::Benefactor);
             }
         }
         self.apply_opinion(encoded, now);
@@ -361,12 +369,13 @@ impl Core {
 
     /// Has the next benefactor look at what is doubted, or forgets the doubt.
     fn look_at_doubt(&mut self, encoded: Encoded, now: Now) {
-        let Some(member) = self.checks.doubts.get(&encoded).copied() else { return };
+        let Some(doubter) = self.checks.doubts.get(&encoded).copied() else { return };
         let is_settled = match self.checks.opinion(&encoded, &self.registry) {
             // A reader's word is worth two looks where one found it good.
             Opinion::Good => {
                 let found = self.checks.found.get(&encoded);
-                member.is_none() || found.is_some_and(|found| voices(&found.good, &self.registry) > 1)
+                doubter == Doubter::Benefactor
+                    || found.is_some_and(|found| voices(&found.good, &self.registry) > 1)
             }
             Opinion::Broken => true,
             Opinion::Open => false,

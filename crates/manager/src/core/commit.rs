@@ -30,12 +30,15 @@ impl Core {
         check_length("named chunks", chunks.len())?;
         let session = self.sessions.get_mut(id, now.ms)?;
         if first {
-            session.names.clear();
+            session.names = Vec::new();
         }
         if session.names.len() + chunks.len() > NAMES_MAX {
             return Err(Failure::new(ErrorCode::TooLong, format!("a file has at most {NAMES_MAX} chunks")));
         }
-        session.names.extend(chunks);
+        self.sessions.charge(id);
+        self.sessions.check_room(self.sessions.get(id)?, chunks.len())?;
+        self.sessions.get_mut(id, now.ms)?.names.extend(chunks);
+        self.sessions.charge(id);
         Ok(ManagerReply::Done)
     }
 
@@ -66,7 +69,9 @@ impl Core {
         }
         let open = self.sessions.get_mut(session, now.ms)?;
         let (ino, begun_with, before) = (open.ino, open.durability, std::mem::take(&mut open.names));
+        let maker = open.maker;
         let written_ms = open.opened_ms.map(|opened_ms| now.ms.saturating_sub(opened_ms));
+        self.sessions.charge(session);
         if before.len() as u64 != named_before {
             let message =
                 format!("{named_before} names were to come before the commit, and {} came", before.len());
@@ -94,6 +99,7 @@ impl Core {
             lived_ms: self.namespace.lived_ms,
             written_ms,
             key,
+            maker,
         };
         self.references.introduce(&root, &referred);
         let (info, position) = self.namespace.commit(ino, version)?;

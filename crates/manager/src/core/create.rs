@@ -103,7 +103,7 @@ impl Core {
                     .map(|attr| attr.ino)
                     .ok_or_else(|| super::commit::invalid("no file was made"))?;
                 if exclusive {
-                    self.operations.keep(change, made, now.ms);
+                    self.operations.keep((change, self.asking), made, now.ms);
                 }
                 ino
             }

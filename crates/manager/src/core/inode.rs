@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use stdchk_model::message::manager::{Attr, FileKind, TimeNs, VersionInfo, VersionState};
-use stdchk_model::{Ino, KeyId, MapRoot, SessionId};
+use stdchk_model::{Ino, KeyId, Maker, MapRoot, SessionId};
 
 /// What all inodes have, and what makes each kind special.
 #[derive(Clone, Debug, PartialEq)]
@@ -76,6 +76,8 @@ pub struct Version {
     pub written_ms: Option<u64>,
     /// The key with which it is encrypted.
     pub key: Option<KeyId>,
+    /// As whom its writer coded it.
+    pub maker: Maker,
 }
 
 impl Version {
@@ -91,6 +93,7 @@ impl Version {
             session: self.session,
             aggregated: self.root.is_in_container(),
             key: self.key,
+            maker: self.maker,
         }
     }
 }

@@ -56,6 +56,7 @@ use stdchk_model::message::handshake::MemberId;
 use stdchk_model::message::manager::{
     BenefactorInfo, Change, ChunkLocations, ManagerReply, ManagerRequest, TimeNs, VersionState,
 };
+use stdchk_model::shares::Payer;
 use stdchk_model::user::Access;
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ClientId, Durability, EncodingId, ErrorCode, Failure, Ino, Maker,
@@ -359,6 +360,11 @@ impl Core {
         self.locations.holdings.keepers_have(commit);
     }
 
+    /// Sets how much memory sessions and the names that they hold may take, bytes.
+    pub fn sessions_may_take(&mut self, bytes: u64) {
+        self.sessions.may_take(bytes);
+    }
+
     /// Identity of this start.
     pub fn start(&self) -> u64 {
         self.setting.start
@@ -458,7 +464,7 @@ impl Core {
                 ManagerReply::Version { info, root, attr: namespace.attr(ino)?, hold: None }
             }
             Q::Similar(ino) => {
-                let (info, root) = namespace.similar(ino)?.unzip();
+                let (info, root) = namespace.similar(ino, self.asking_maker)?.unzip();
                 ManagerReply::Version { info, root, attr: namespace.attr(ino)?, hold: None }
             }
             Q::ChunksOf { ino, version, after } => ManagerReply::Chunks(self.chunks_of(ino, version, after)?),
@@ -518,7 +524,7 @@ impl Core {
             Change::Rename { .. } => entry.as_ref().map(|attr| attr.ino),
             _ => None,
         };
-        let answer = self.operations.keep(id, entry, self.locations.now_ms);
+        let answer = self.operations.keep((id, self.asking), entry, self.locations.now_ms);
         match (renamed.and_then(|ino| self.hold_renamed(ino)), answer) {
             (Some(hold), ManagerReply::Entry(attr)) => Ok(ManagerReply::Held { attr, hold }),
             (_, answer) => Ok(answer),
@@ -567,7 +573,8 @@ impl Core {
         let base_at = self.namespace.position(ino)?;
         let is_new = durability.is_none();
         let durability = durability.unwrap_or_else(|| policy.at_commit());
-        let holder = (self.asking, self.asking_maker, client);
+        let payer = Payer { member: self.asking, user: self.namespace.user.as_ref().map(|user| user.uid) };
+        let holder = (payer, self.asking_maker, client);
         if self.sessions.open(id, holder, ino, (base_root.clone(), base_at), (durability, is_new), now.ms)? {
             self.namespace.hold(ino);
             self.build_on(base_root.as_ref(), None);
@@ -651,6 +658,9 @@ impl Core {
 
     fn known(&mut self, id: SessionId, chunks: &[ChunkId], room_bytes: u64, now: Now) -> Answer {
         check_length("chunks", chunks.len())?;
+        let session = self.sessions.get(id)?;
+        let is_held = |chunk: &&ChunkId| session.pinned.contains(*chunk) || session.asked.contains(*chunk);
+        self.sessions.check_room(session, chunks.len() - chunks.iter().filter(is_held).count())?;
         let session = self.sessions.get_mut(id, now.ms)?;
         let mut found = Vec::with_capacity(chunks.len());
         for chunk in chunks {
@@ -662,6 +672,7 @@ impl Core {
             };
             found.push(at);
         }
+        self.sessions.charge(id);
         let (benefactors, room_bytes) = self.room(id, room_bytes, now);
         Ok(ManagerReply::Known { found, benefactors, room_bytes })
     }
@@ -682,6 +693,12 @@ impl Core {
         // First, since a client that is told that its session is forgotten asks for new receipts anyway.
         self.sessions.get_mut(id, now.ms)?;
         receipts.iter().try_for_each(|(at, receipt)| self.check_receipt(*at, receipt))?;
+        let session = self.sessions.get(id)?;
+        let blocks =
+            receipts.iter().flat_map(|(_, receipt)| &receipt.blocks).map(|stored| stored.block.chunk);
+        let is_new = |chunk: &ChunkId| !session.secured.contains(chunk) && !session.asked.contains(chunk);
+        self.sessions.check_room(session, blocks.filter(is_new).count())?;
+        let session = self.sessions.get_mut(id, now.ms)?;
         let mut used: u64 = 0;
         for (at, receipt) in receipts {
             let inventory = self.registry.get(*at).map_or(0, |benefactor| benefactor.inventory);
@@ -699,6 +716,7 @@ impl Core {
             }
         }
         self.sessions.used(id, used);
+        self.sessions.charge(id);
         Ok(ManagerReply::Done)
     }
 

@@ -1,7 +1,11 @@
 //! Results of recent changes, kept with the changes themselves, so that a repeated request is answered as the first time.
+//!
+//! There is room for so many. When it is used up, the oldest result goes of the member that has most of them: who makes changes without
+//! end forgets its own answers, and nobody else's.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
+use stdchk_model::message::handshake::MemberId;
 use stdchk_model::message::manager::{Attr, ManagerReply};
 use stdchk_model::{OpId, cbor};
 
@@ -18,8 +22,9 @@ const OPERATIONS_MAX: usize = 1 << 18;
 /// A result that is kept.
 #[derive(Clone, Copy, Debug)]
 struct Kept {
-    number: u64,
     id: OpId,
+    /// Whose change it was; `None`: of the manager's machine, or of before its start.
+    member: Option<MemberId>,
     /// When it came, milliseconds of the manager's life; 0: before its start.
     at_ms: u64,
 }
@@ -28,7 +33,10 @@ struct Kept {
 #[derive(Debug, Default)]
 pub struct Operations {
     results: HashMap<OpId, Option<Attr>>,
-    order: VecDeque<Kept>,
+    /// By their numbers, which rise.
+    order: BTreeMap<u64, Kept>,
+    /// The numbers of each member's.
+    members: HashMap<Option<MemberId>, VecDeque<u64>>,
     next: u64,
     added: Vec<(u64, OpId)>,
     trimmed: Vec<u64>,
@@ -41,27 +49,52 @@ impl Operations {
     }
 
     /// Keeps the result of a change.
-    pub fn keep(&mut self, id: OpId, entry: Option<Attr>, now_ms: u64) -> ManagerReply {
+    pub fn keep(
+        &mut self,
+        (id, member): (OpId, Option<MemberId>),
+        entry: Option<Attr>,
+        now_ms: u64,
+    ) -> ManagerReply {
         self.added.push((self.next, id));
-        self.insert(Kept { number: self.next, id, at_ms: now_ms }, entry.clone());
+        self.insert(self.next, Kept { id, member, at_ms: now_ms }, entry.clone());
         // Two for each that comes: there may be many of a busy time.
         for _ in 0..2 {
-            let kept = self.order.len();
-            let may_go = |first: &mut Kept| {
-                let is_old = now_ms.saturating_sub(first.at_ms) >= KEPT_MS;
-                kept > OPERATIONS_MAX || kept > OPERATIONS_KEPT && is_old
-            };
-            let Some(old) = self.order.pop_front_if(may_go) else { break };
-            self.results.remove(&old.id);
-            self.trimmed.push(old.number);
+            let Some(number) = self.may_go(now_ms) else { break };
+            self.forget(number);
         }
+        debug_assert_eq!(self.order.len(), self.members.values().map(VecDeque::len).sum::<usize>());
         reply(entry)
     }
 
-    fn insert(&mut self, kept: Kept, entry: Option<Attr>) {
-        let Kept { number, id, .. } = kept;
-        self.results.insert(id, entry);
-        self.order.push_back(kept);
+    /// The number of the result that goes next, if one may.
+    fn may_go(&self, now_ms: u64) -> Option<u64> {
+        if self.order.len() > OPERATIONS_MAX {
+            let most = self.members.values().max_by_key(|numbers| numbers.len())?;
+            return most.front().copied();
+        }
+        let (number, first) = self.order.first_key_value()?;
+        let is_old = now_ms.saturating_sub(first.at_ms) >= KEPT_MS;
+        (self.order.len() > OPERATIONS_KEPT && is_old).then_some(*number)
+    }
+
+    fn forget(&mut self, number: u64) {
+        let Some(old) = self.order.remove(&number) else { return };
+        self.results.remove(&old.id);
+        self.trimmed.push(number);
+        if let Some(numbers) = self.members.get_mut(&old.member) {
+            // The oldest of all is the oldest of its member.
+            let front = numbers.pop_front();
+            assert_eq!(front, Some(number), "the results of a member stand in another order");
+            if numbers.is_empty() {
+                self.members.remove(&old.member);
+            }
+        }
+    }
+
+    fn insert(&mut self, number: u64, kept: Kept, entry: Option<Attr>) {
+        self.results.insert(kept.id, entry);
+        self.members.entry(kept.member).or_default().push_back(number);
+        self.order.insert(number, kept);
         self.next = self.next.max(number.saturating_add(1));
     }
 
@@ -69,7 +102,7 @@ impl Operations {
     pub fn load(&mut self, key: &[u8], bytes: &[u8]) -> Result<(), StoreError> {
         let (number, _) = split_number(key)?;
         let record: OperationRecord = decode(bytes, "a change's result")?;
-        self.insert(Kept { number, id: record.id, at_ms: 0 }, record.entry);
+        self.insert(number, Kept { id: record.id, member: None, at_ms: 0 }, record.entry);
         Ok(())
     }
 
@@ -100,7 +133,7 @@ mod tests {
     }
 
     fn keep(operations: &mut Operations, numbers: std::ops::Range<u64>, now_ms: u64) {
-        numbers.for_each(|number| drop(operations.keep(id(number), None, now_ms)));
+        numbers.for_each(|number| drop(operations.keep((id(number), None), None, now_ms)));
     }
 
     #[test]
@@ -133,6 +166,23 @@ mod tests {
         assert!(loaded.order.len() > OPERATIONS_KEPT);
         (100_002..120_000).for_each(|number| keep(&mut loaded, number..number + 1, number * KEPT_MS));
         assert_eq!(loaded.order.len(), OPERATIONS_KEPT);
+    }
+
+    #[test]
+    fn who_makes_changes_without_end_forgets_its_own_answers_and_nobody_elses() {
+        let (mut operations, all) = (Operations::default(), OPERATIONS_MAX as u64);
+        let member = |number| Some(MemberId([number; 16]));
+        let mut keep = |member, numbers: std::ops::Range<u64>| {
+            numbers.for_each(|number| drop(operations.keep((id(number), member), None, 0)));
+        };
+        keep(member(1), 0..1000);
+        keep(member(2), 1000..1000 + 3 * all);
+        keep(None, 4 * all..4 * all + 1000);
+        assert!(
+            (0..1000).chain(4 * all..4 * all + 1000).all(|number| operations.answer(&id(number)).is_some())
+        );
+        assert!(operations.answer(&id(1000)).is_none());
+        assert_eq!((operations.order.len(), operations.results.len()), (OPERATIONS_MAX, OPERATIONS_MAX));
     }
 
     #[test]

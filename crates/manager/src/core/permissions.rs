@@ -41,7 +41,7 @@ impl Core {
     /// what it is known by.
     fn allow_session(&self, id: SessionId) -> Result<(), Failure> {
         if let Ok(session) = self.sessions.get(id) {
-            return match session.member == self.asking {
+            return match session.payer.member == self.asking {
                 true => Ok(()),
                 false => {
                     let message = format!("permission denied: session {id} belongs to another host or user");

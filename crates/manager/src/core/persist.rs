@@ -145,6 +145,7 @@ impl Namespace {
             lived_ms,
             key,
             written_ms,
+            maker,
             ..
         } = record;
         self.position = self.position.max(position);
@@ -165,6 +166,7 @@ impl Namespace {
             lived_ms,
             key,
             written_ms,
+            maker,
         };
         file.versions.insert(number, version.clone());
         file.next_version = file.next_version.max(number.saturating_add(1));
@@ -252,6 +254,7 @@ fn version_record(version: &Version) -> Vec<u8> {
         lived_ms,
         key,
         written_ms,
+        maker,
     } = *version;
     let root = root.clone();
     cbor::encode(&VersionRecord {
@@ -268,5 +271,6 @@ fn version_record(version: &Version) -> Vec<u8> {
         lived_ms,
         key,
         written_ms,
+        maker,
     })
 }

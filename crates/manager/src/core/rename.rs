@@ -5,7 +5,7 @@
 
 use stdchk_model::message::manager::{Attr, Existing, VersionState};
 use stdchk_model::user::Access;
-use stdchk_model::{ChunkMap, ErrorCode, Failure, Ino, MapRoot, SessionId, name};
+use stdchk_model::{ChunkMap, ErrorCode, Failure, Ino, Maker, MapRoot, SessionId, name};
 
 use super::inode::{Body, File, Version};
 use super::namespace::{Namespace, exists};
@@ -142,6 +142,7 @@ impl Namespace {
             lived_ms: self.lived_ms,
             written_ms: None,
             key: None,
+            maker: Maker::LOCAL,
         }
     }
 

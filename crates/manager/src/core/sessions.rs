@@ -3,25 +3,35 @@
 //! A session is one file being written. It holds what the collection must leave alone (the chunks that it stored or
 //! found, and the version that it builds on) and a share of the free space, reserved in steps because nobody knows how
 //! large a file becomes (paper, section IV.A). A client that falls silent for a lease loses its sessions.
+//!
+//! Sessions and the names that they hold take memory, of which each member has its share ([`stdchk_model::shares`]).
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use stdchk_model::message::handshake::MemberId;
 use stdchk_model::message::manager::TimeNs;
+use stdchk_model::shares::{Payer, Shares};
 use stdchk_model::{
-    ChunkId, ClientId, Durability, EncodingId, ErrorCode, Failure, Ino, Maker, MapRoot, SessionId,
+    ChunkId, ClientId, Durability, EncodingId, ErrorCode, Failure, Ino, Maker, MapRoot, SessionId, size,
 };
 
 /// Most sessions at a time: bounds the manager's memory and the answer to a sign of life.
-const SESSIONS_MAX: usize = 65_536;
+const SESSIONS_MAX: u64 = 65_536;
+/// Memory for all sessions and the names that they hold, unless the manager is told how much there is, bytes.
+const MEMORY_BYTES_DEFAULT: u64 = 1 << 30;
+/// What a session takes, with its places in tables and its client, bytes.
+const SESSION_BYTES: u64 = 2 << 10;
+/// What a name is taken for before a session holds it, bytes: 32, in tables that double as they grow. Afterwards the tables count.
+const NAME_BYTES: u64 = 64;
 
 /// One file being written.
 #[derive(Debug)]
 pub struct Session {
-    /// Which member of the pool opened it: nobody else goes on with it.
-    pub member: Option<MemberId>,
     /// As whom its writer codes fragments.
     pub maker: Maker,
+    /// Who opened it: no other member goes on with it.
+    pub payer: Payer,
+    /// What it is known to take, bytes.
+    charged: u64,
     pub client: ClientId,
     pub ino: Ino,
     /// The version that it builds on: that of when it began, then its own last one.
@@ -76,19 +86,50 @@ impl Session {
         self.secured.iter().chain(&self.pinned)
     }
 
+    /// What it takes, bytes.
+    fn bytes(&self) -> u64 {
+        let sets = [&self.secured, &self.pinned, &self.asked].map(|names| table_bytes(names.capacity()));
+        SESSION_BYTES + sets.iter().sum::<u64>() + (self.names.capacity() * size_of::<ChunkId>()) as u64
+    }
+
     /// Chunks that the collection must leave alone.
     pub fn spared(&self) -> impl Iterator<Item = &ChunkId> {
         self.held().chain(&self.asked)
     }
 }
 
+/// What a set of names takes with room for so many, bytes: a byte beside each name, and an eighth of the places free.
+fn table_bytes(capacity: usize) -> u64 {
+    match capacity {
+        0 => 0,
+        _ => ((capacity * 8 / 7).next_power_of_two() * (size_of::<ChunkId>() + 1)) as u64,
+    }
+}
+
 /// All sessions, by themselves and by client.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Sessions {
     sessions: HashMap<SessionId, Session>,
     clients: HashMap<ClientId, Client>,
     reserved: u64,
     opened: u64,
+    /// Sessions.
+    places: Shares,
+    /// Bytes.
+    memory: Shares,
+}
+
+impl Default for Sessions {
+    fn default() -> Self {
+        Self {
+            sessions: HashMap::new(),
+            clients: HashMap::new(),
+            reserved: 0,
+            opened: 0,
+            places: Shares::new(SESSIONS_MAX),
+            memory: Shares::new(MEMORY_BYTES_DEFAULT),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -105,6 +146,40 @@ impl Sessions {
     /// Space reserved by all sessions and not used, bytes.
     pub fn reserved(&self) -> u64 {
         self.reserved
+    }
+
+    /// Sets how much memory all of them may take, bytes.
+    pub fn may_take(&mut self, bytes: u64) {
+        self.memory.resize(bytes);
+    }
+
+    /// Refuses names beyond the share of whoever opened the session. [`Sessions::charge`] notes what was added.
+    pub fn check_room(&self, session: &Session, names: usize) -> Result<(), Failure> {
+        self.refuse_beyond(session.payer, names as u64 * NAME_BYTES)
+    }
+
+    fn refuse_beyond(&self, payer: Payer, bytes: u64) -> Result<(), Failure> {
+        // Who has more than its share since others came keeps it, and may ask for it again.
+        if bytes == 0 || self.memory.may_take(payer, bytes) {
+            return Ok(());
+        }
+        let held = size::human(self.memory.held_by(payer));
+        let message = format!(
+            "what this {} is writing takes {held} of the manager's memory already, which is its share at present",
+            if payer.user.is_some() { "user" } else { "member" }
+        );
+        Err(Failure::new(ErrorCode::Unavailable, message)
+            .then("close files that are being written, or write larger chunks"))
+    }
+
+    /// Takes note of what a session holds by now.
+    pub fn charge(&mut self, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let (before, now) = (session.charged, session.bytes());
+        session.charged = now;
+        let payer = session.payer;
+        self.memory.take(payer, now.saturating_sub(before));
+        self.memory.give_back(payer, before.saturating_sub(now));
     }
 
     pub fn values(&self) -> impl Iterator<Item = &Session> {
@@ -132,30 +207,38 @@ impl Sessions {
     pub fn open(
         &mut self,
         id: SessionId,
-        (member, maker, client): (Option<MemberId>, Maker, ClientId),
+        (payer, maker, client): (Payer, Maker, ClientId),
         ino: Ino,
         (base, base_at): (Option<MapRoot>, Option<TimeNs>),
         (durability, is_new): (Durability, bool),
         now_ms: u64,
     ) -> Result<bool, Failure> {
         if let Some(known) = self.sessions.get(&id) {
-            if (known.member, known.maker, known.client, known.ino) != (member, maker, client, ino) {
+            if (known.payer.member, known.maker, known.client, known.ino)
+                != (payer.member, maker, client, ino)
+            {
                 let message = format!("session {id} is open already, for another file or client");
                 return Err(Failure::new(ErrorCode::Invalid, message));
             }
             self.hear(client, now_ms);
             return Ok(false);
         }
-        if self.sessions.len() >= SESSIONS_MAX {
-            let message = format!("{SESSIONS_MAX} files are being written already: close some first");
+        if !self.places.may_take(payer, 1) {
+            let (own, all) = (self.places.held_by(payer), self.sessions.len());
+            let message = format!(
+                "{own} of the {all} files that are being written are those of this member or user: close some first"
+            );
             return Err(Failure::new(ErrorCode::Unavailable, message));
         }
+        self.refuse_beyond(payer, SESSION_BYTES)?;
+        self.places.take(payer, 1);
         let (secured, pinned, asked, turn) = (HashSet::new(), HashSet::new(), HashSet::new(), self.opened);
         self.opened += 1;
         let (names, reserved, closing, vouched) = (Vec::new(), 0, None, HashSet::new());
         let session = Session {
-            member,
             maker,
+            payer,
+            charged: 0,
             client,
             ino,
             base,
@@ -172,6 +255,7 @@ impl Sessions {
             closing,
         };
         self.sessions.insert(id, session);
+        self.charge(id);
         let client = self.clients.entry(client).or_default();
         client.heard_ms = now_ms;
         client.sessions.insert(id);
@@ -190,8 +274,12 @@ impl Sessions {
         let base = session.base.replace(root.clone());
         session.vouched.retain(|(chunk, _)| named.contains(chunk));
         let held = [&mut session.secured, &mut session.pinned, &mut session.asked];
-        let let_go =
-            held.into_iter().flat_map(|held| held.extract_if(|chunk| !named.contains(chunk))).collect();
+        let mut let_go = Vec::new();
+        for held in held {
+            let_go.extend(held.extract_if(|chunk| !named.contains(chunk)));
+            held.shrink_to_fit();
+        }
+        self.charge(id);
         Ok((base, let_go))
     }
 
@@ -199,6 +287,8 @@ impl Sessions {
     pub fn close(&mut self, id: SessionId) -> Option<Session> {
         let session = self.sessions.remove(&id)?;
         self.reserved = self.reserved.saturating_sub(session.reserved);
+        self.places.give_back(session.payer, 1);
+        self.memory.give_back(session.payer, session.charged);
         if let Some(client) = self.clients.get_mut(&session.client) {
             client.sessions.remove(&id);
             if client.sessions.is_empty() {

@@ -9,7 +9,7 @@
 use stdchk_model::message::manager::{TimeNs, VersionInfo};
 use stdchk_model::naming::Naming;
 use stdchk_model::user::Access;
-use stdchk_model::{ErrorCode, Failure, Ino, MapRoot};
+use stdchk_model::{ErrorCode, Failure, Ino, Maker, MapRoot};
 
 use super::inode::{Body, Directory, Version};
 use super::namespace::Namespace;
@@ -48,6 +48,7 @@ struct Sought<'name> {
     shape: Shape<'name>,
     naming: Naming,
     rank: Option<u64>,
+    maker: Maker,
 }
 
 /// How much a version has in common with the file, the most first: equal numbers, rank, and when it was committed.
@@ -66,8 +67,9 @@ fn rank_of(naming: &Naming, folder: Option<&str>, name: &str) -> Option<u64> {
 }
 
 impl Namespace {
-    /// The newest version of the file most like this one by name; `None` if there is none but the file itself.
-    pub fn similar(&self, ino: Ino) -> Result<Option<(VersionInfo, MapRoot)>, Failure> {
+    /// The newest version of the file most like this one by name, of those whose newest one this maker wrote: that a map names pieces truly is its
+    /// writer's word. `None` if there is none but the file itself.
+    pub fn similar(&self, ino: Ino, maker: Maker) -> Result<Option<(VersionInfo, MapRoot)>, Failure> {
         let parent = self.inode(ino)?.parent;
         let Some(name) = self.directory(parent).ok().and_then(|folder| name_of(folder, ino)) else {
             return Ok(None);
@@ -75,7 +77,7 @@ impl Namespace {
         let naming = self.policy(ino)?.naming.parse::<Naming>();
         let naming = naming.map_err(|error| Failure::new(ErrorCode::Invalid, error.to_string()))?;
         let rank = rank_of(&naming, self.folder_name(parent), name);
-        let sought = Sought { ino, shape: Shape::of(name), naming, rank };
+        let sought = Sought { ino, shape: Shape::of(name), naming, rank, maker };
         let mut best = None;
         for folder in self.folders_like(parent)? {
             best = self.best_in(folder, &sought, best)?;
@@ -103,7 +105,9 @@ impl Namespace {
             if !self.lets(*entry, Access::READ) {
                 continue;
             }
-            let own = |(_, version): &(u64, &Version)| !version.root.is_in_container();
+            let own = |(_, version): &(u64, &Version)| {
+                !version.root.is_in_container() && version.maker == sought.maker
+            };
             let Some((number, version)) = file.newest().filter(own) else { continue };
             let same_rank = sought.is_same_rank(folder_name, name);
             let likeness = (equal, same_rank, version.position, number);

@@ -8,13 +8,13 @@
 mod agree;
 
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::io::{self, BufReader};
 use std::path::Path;
 
 use stdchk_model::BenefactorId;
 use stdchk_model::journal::{self, Journal, Piece};
 use stdchk_model::message::manager::Moment;
+use stdchk_net::own::{self, Access};
 
 pub use self::agree::{Agreed, Vouched, agree};
 use crate::backup::NewStore;
@@ -117,7 +117,7 @@ pub fn rebuild(path: &Path, sealer: &Sealer, directory: &Path, end: Moment) -> R
 
 /// Hands the pieces in a file to `visit`, in order, until it wants no more of them.
 fn each_piece(path: &Path, mut visit: impl FnMut(Piece) -> bool) -> io::Result<()> {
-    let mut reader = match File::open(path) {
+    let mut reader = match own::file(path, Access::Read) {
         Ok(file) => BufReader::with_capacity(1 << 20, file),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),

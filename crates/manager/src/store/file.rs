@@ -4,15 +4,16 @@
 //! in between gets the first page back that it had: the next start sees the same damage, and not a crash, after which a
 //! damaged commit counts as one that was never finished.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use redb::StorageBackend;
+use stdchk_net::own::{self, Access};
 
 /// Length of the part that the engine writes at an opening, bytes.
 const HEAD_BYTES: usize = 4096;
@@ -46,12 +47,12 @@ pub(super) fn read_from_disk(file: &File) -> io::Result<()> {
 impl StoreFile {
     /// Makes the file, empty.
     pub fn create(path: &Path) -> io::Result<Self> {
-        Self::lock(OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?)
+        Self::lock(own::file(path, Access::MakeNew)?)
     }
 
     /// Opens the file.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        let file = own::file(path, Access::Write)?;
         read_from_disk(&file)?;
         Self::lock(file)
     }

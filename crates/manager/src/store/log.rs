@@ -14,10 +14,12 @@
 //! | of newer records, or of others | | an error: an older or another copy of the records |
 //! | either | an entry is damaged, later ones are there | an error |
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+
+use stdchk_net::own::{self, Access};
 
 use super::file::read_from_disk;
 use super::seal::{CHECK_BYTES, Check, Checker, SEAL_BYTES, Seal};
@@ -63,13 +65,8 @@ impl Log {
     /// Makes the log of new records that add up to `records`.
     pub fn create(path: &Path, records: Seal) -> Result<Self, StoreError> {
         let made = || {
-            let file = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .mode(0o600)
-                .open(path)?;
+            let file = own::file(path, Access::Make)?;
+            file.set_len(0)?;
             // Block by block: what is written at once, Linux keeps as one large page, and looks through all of it at each sync.
             for at in (0..LOG_BYTES).step_by(BLOCK_BYTES) {
                 file.write_all_at(&[0; BLOCK_BYTES], at as u64)?;
@@ -93,7 +90,7 @@ impl Log {
     /// Opens the log beside records that add up to `records`; what they lack, in order. Nothing may be appended before the records
     /// have that and the log was started anew.
     pub fn open(path: &Path, records: Seal) -> Result<(Self, Vec<Batch>), StoreError> {
-        let file = match OpenOptions::new().read(true).write(true).open(path) {
+        let file = match own::file(path, Access::Write) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(StoreError::damaged(path, "it is missing"));

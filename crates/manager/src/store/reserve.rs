@@ -5,12 +5,13 @@
 //! zeros is kept beside the store, and removed when a commit might not fit any more; it is made anew once there is room. What only adds to
 //! the store is refused before it comes to that ([`Store::has_room`]).
 
-use std::fs::{self, File, Metadata, OpenOptions};
+use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
+use stdchk_net::own::{self, Access};
 
 use super::{Batch, Snapshot, Store, StoreError, Visitor};
 
@@ -102,7 +103,8 @@ impl Reserve {
     }
 
     fn make(&self) -> io::Result<()> {
-        let file = OpenOptions::new().create(true).truncate(true).write(true).open(&self.path)?;
+        let file = own::file(&self.path, Access::Make)?;
+        file.set_len(0)?;
         let made = fallocate(&file, FallocateFlags::empty(), 0, RESERVE_BYTES).map_err(io::Error::from);
         made.and_then(|()| file.sync_all()).inspect_err(|_| drop(fs::remove_file(&self.path)))
     }

@@ -3,12 +3,12 @@
 use crate::harness::{Pool, chunk, session};
 use stdchk_model::message::benefactor::{Command, Make};
 use stdchk_model::message::manager::{Change, FileKind, ManagerReply, ManagerRequest, StoredBlock};
-use stdchk_model::{BenefactorId, BlockId, Code, EncodingId, ErrorCode, Failure, Ino};
+use stdchk_model::{BenefactorId, BlockId, Code, EncodingId, ErrorCode, Failure, Ino, Maker};
 
 const WRITER: u8 = 1;
 
 fn encoding(tag: u8) -> EncodingId {
-    EncodingId { code: Code::erasure(3, 2).unwrap(), tag: [tag; 16] }
+    EncodingId { code: Code::erasure(3, 2).unwrap(), tag: [tag; 16], maker: Maker::LOCAL }
 }
 
 fn fragment(number: u32, index: u8) -> StoredBlock {

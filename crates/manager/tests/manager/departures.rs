@@ -274,6 +274,7 @@ fn beat_failed(pool: &mut Pool, number: u32, chunk_number: u32, to: u32) {
         damaged: 0,
         copies_failed,
         put_sequence: pool.receipts,
+        decoded: Vec::new(),
     };
     pool.ask(request).unwrap();
 }

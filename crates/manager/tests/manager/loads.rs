@@ -118,7 +118,7 @@ fn what_a_member_sends_is_believed_of_its_own_benefactors_machine_and_of_machine
     attend(&mut pool, sent(5_000_000));
     let other = MemberId([9; 16]);
     let lie = ManagerRequest::Attend { client: ClientId([9; 16]), machine: MACHINE, sent: sent(1) };
-    pool.ask_as(&Asker { member: Some(other), user: None }, lie).unwrap();
+    pool.ask_as(&Asker { member: Some(other), ..Asker::default() }, lie).unwrap();
     assert_eq!(host(&explain(&mut pool, file), 1).bandwidth, Some(5_000_000));
 }
 

@@ -2,6 +2,7 @@
 #![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod aggregates;
+mod budgets;
 mod care;
 mod checks;
 mod coded;
@@ -10,6 +11,7 @@ mod damage;
 mod departures;
 mod drain;
 mod exposure;
+mod flood;
 mod forget;
 mod harness;
 mod held;
@@ -17,6 +19,7 @@ mod history;
 mod liars;
 mod lifetimes;
 mod loads;
+mod makers;
 mod memory;
 mod namespace_model;
 mod pasts;

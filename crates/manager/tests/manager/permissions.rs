@@ -8,7 +8,9 @@ use stdchk_model::message::handshake::{MemberId, Role};
 use stdchk_model::message::manager::{
     Change, Existing, FileKind, Hold, ManagerReply, ManagerRequest as Q, PackedMembers, VersionState,
 };
-use stdchk_model::{ClientId, Durability, ErrorCode, Failure, Ino, MachineId, MapRoot, OpId, User, cbor};
+use stdchk_model::{
+    ClientId, Durability, EncodingId, ErrorCode, Failure, Ino, MachineId, MapRoot, OpId, User, cbor,
+};
 
 /// Owner, member of the group, others.
 const OWNER: u32 = 1;
@@ -17,7 +19,7 @@ const OTHER: u32 = 3;
 const GROUP: u32 = 5;
 
 fn asker(user: User) -> Asker {
-    Asker { member: None, user: Some(user) }
+    Asker { user: Some(user), ..Asker::default() }
 }
 
 fn owner() -> Asker {
@@ -228,6 +230,7 @@ const TABLE: &[(&str, Asking, [&str; 3])] = &[
     ("benefactors", |_| Q::Benefactors, ["ogta", "ogta", "ogta"]),
     ("own benefactor", |_| Q::Own(MachineId([1; 16])), ["ogta", "ogta", "ogta"]),
     ("locate", |_| Q::Locate { chunks: vec![chunk(1)] }, ["ogta", "ogta", "ogta"]),
+    ("doubt", |_| Q::Doubt { chunk: chunk(1), encoding: EncodingId::PLAIN }, ["ogta", "ogta", "ogta"]),
     ("keep alive", |_| Q::KeepAlive(CLIENT), ["ogta", "ogta", "ogta"]),
     (
         "attend",
@@ -344,6 +347,7 @@ fn a_session_is_for_the_member_that_opened_it() {
     let of = |number: u8, user: u32| Asker {
         member: Some(MemberId([number; 16])),
         user: Some(User::new(user, 8)),
+        ..Asker::default()
     };
     let (victim, adversary) = (of(1, OWNER), of(2, OTHER));
     let open = Q::OpenSession { session: session(1), client: CLIENT, ino: tree.file, durability: None };
@@ -453,7 +457,8 @@ fn what_a_user_makes_is_its_own_whatever_it_says() {
 #[test]
 fn nobody_comes_to_the_content_of_another_ones_file_by_a_detour() {
     let mut tree = Tree::new(0o777, 0o600);
-    let adversary = Asker { member: Some(MemberId([2; 16])), user: Some(User::new(OTHER, 8)) };
+    let adversary =
+        Asker { member: Some(MemberId([2; 16])), user: Some(User::new(OTHER, 8)), ..Asker::default() };
     let refused = |pool: &mut Pool, request: Q| {
         let answer = pool.ask_as(&adversary, request.clone());
         assert!(is_refused(&answer), "{request:?}: {answer:?}");

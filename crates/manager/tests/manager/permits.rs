@@ -5,7 +5,7 @@ use stdchk_model::limits::PERMITS_MS;
 use stdchk_model::message::benefactor::{Command, Make};
 use stdchk_model::message::handshake::MemberId;
 use stdchk_model::message::manager::FileKind;
-use stdchk_model::{Ino, PermitKey};
+use stdchk_model::{EncodingId, Ino, PermitKey};
 
 const MEMBERS: [MemberId; 2] = [MemberId([1; 16]), MemberId([2; 16])];
 
@@ -38,11 +38,14 @@ fn an_order_carries_permits_for_whom_it_goes_to_and_keys_change_once_they_are_kn
     assert_ne!(keys[0], keys[1]);
     let make = order(&mut pool, 1);
     let (source, new) = (make.from[0].permit, make.blocks[0].permit);
-    assert!(new.holds(&keys[1], &chunk(1), Some(MEMBERS[0])), "the source asks the destination");
-    assert!(!new.holds(&keys[0], &chunk(1), Some(MEMBERS[0])));
-    assert!(!new.holds(&keys[1], &chunk(2), Some(MEMBERS[0])));
-    assert!(!new.holds(&keys[1], &chunk(1), Some(MEMBERS[1])));
-    assert!(source.holds(&keys[0], &chunk(1), Some(MEMBERS[0])));
+    assert!(
+        new.holds(&keys[1], &chunk(1), EncodingId::PLAIN, Some(MEMBERS[0])),
+        "the source asks the destination"
+    );
+    assert!(!new.holds(&keys[0], &chunk(1), EncodingId::PLAIN, Some(MEMBERS[0])));
+    assert!(!new.holds(&keys[1], &chunk(2), EncodingId::PLAIN, Some(MEMBERS[0])));
+    assert!(!new.holds(&keys[1], &chunk(1), EncodingId::PLAIN, Some(MEMBERS[1])));
+    assert!(source.holds(&keys[0], &chunk(1), EncodingId::PLAIN, Some(MEMBERS[0])));
     // Time goes by: the destination is told the next key, and is believed to have it with its next heartbeat.
     let mut next = None;
     for _ in 0..PERMITS_MS / 1_000 {
@@ -53,13 +56,13 @@ fn an_order_carries_permits_for_whom_it_goes_to_and_keys_change_once_they_are_kn
     }
     let next = next.unwrap();
     let permit = order(&mut pool, 2).blocks[0].permit;
-    assert!(permit.holds(&keys[1], &chunk(2), Some(MEMBERS[0])), "it may not have heard");
+    assert!(permit.holds(&keys[1], &chunk(2), EncodingId::PLAIN, Some(MEMBERS[0])), "it may not have heard");
     assert_eq!(told(&mut pool), None);
     let permit = order(&mut pool, 3).blocks[0].permit;
-    assert!(permit.holds(&next, &chunk(3), Some(MEMBERS[0])), "now it has");
+    assert!(permit.holds(&next, &chunk(3), EncodingId::PLAIN, Some(MEMBERS[0])), "now it has");
     // Another registration, another key.
     let anew = pool.register_member(1, MEMBERS[1]);
     assert!(![&keys[1], &next].contains(&&anew));
     let permit = order(&mut pool, 4).blocks[0].permit;
-    assert!(permit.holds(&anew, &chunk(4), Some(MEMBERS[0])));
+    assert!(permit.holds(&anew, &chunk(4), EncodingId::PLAIN, Some(MEMBERS[0])));
 }

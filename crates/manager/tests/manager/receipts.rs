@@ -52,6 +52,7 @@ fn beat_with_blocks(pool: &mut Pool, blocks: u64) -> Vec<Command> {
         damaged: 0,
         copies_failed: Vec::new(),
         put_sequence: pool.receipts,
+        decoded: Vec::new(),
     };
     match pool.ask(beat).unwrap() {
         ManagerReply::Commands(commands) => commands,
@@ -139,6 +140,7 @@ fn what_a_benefactor_said_before_it_registered_anew_counts_no_longer() {
             damaged: 0,
             copies_failed: Vec::new(),
             put_sequence: pool.receipts,
+            decoded: Vec::new(),
         },
         ManagerRequest::Orders { id, registration },
     ];
@@ -224,6 +226,7 @@ fn a_receipt_from_before_a_block_was_found_damaged_says_nothing() {
         damaged: 1,
         copies_failed: Vec::new(),
         put_sequence: pool.receipts,
+        decoded: Vec::new(),
     };
     pool.ask(damaged).unwrap();
     assert_eq!(present(&mut pool, vec![kept.clone()]), Err(ErrorCode::Outdated));

@@ -69,7 +69,7 @@ fn whoever_did_not_hear_which_number_it_was_given_is_given_the_same() {
 #[test]
 fn a_member_registers_as_many_benefactors_as_one_may_and_those_again_after_a_restart() {
     let mut pool = Pool::new();
-    let of = |number: u8| Asker { member: Some(MemberId([number; 16])), user: None };
+    let of = |number: u8| Asker { member: Some(MemberId([number; 16])), ..Asker::default() };
     let secret = |number: usize| BenefactorSecret(*blake3::hash(&number.to_le_bytes()).as_bytes());
     let register = |pool: &mut Pool, id: Option<u32>, number: usize, asker: &Asker| {
         let request = pool.registration(id, Incarnation(7), None).introduced(&secret(number));
@@ -98,7 +98,7 @@ fn a_member_registers_as_many_benefactors_as_one_may_and_those_again_after_a_res
 fn memory_that_is_lost_is_none_of_those_that_a_member_may_have_and_goes_after_an_hour() {
     let mut pool = Pool::new();
     pool.in_memory.insert(0);
-    let member = Asker { member: Some(MemberId([1; 16])), user: None };
+    let member = Asker { member: Some(MemberId([1; 16])), ..Asker::default() };
     // Each is that of a machine that was started again, and comes with a secret of its own.
     let register = |pool: &mut Pool, id: Option<u32>, number: u8| {
         let request = pool.registration(id, Incarnation(7), None);

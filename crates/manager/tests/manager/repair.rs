@@ -4,7 +4,7 @@ use crate::harness::{CHUNK_LENGTH, Pool, chunk, empty_load, session};
 use stdchk_model::limits::BESIDE_BLOCK_BYTES_MAX;
 use stdchk_model::message::benefactor::{Command, FailedCopy, Make, OwnerWish};
 use stdchk_model::message::manager::{Change, FileKind, ManagerReply, ManagerRequest, StoredBlock};
-use stdchk_model::{BenefactorId, BlockId, Code, EncodingId, Incarnation, Ino};
+use stdchk_model::{BenefactorId, BlockId, Code, EncodingId, Incarnation, Ino, Maker};
 
 /// A pool with a file in a folder that is kept in this way.
 fn pool(benefactors: u32, redundancy: &str) -> (Pool, Ino) {
@@ -28,7 +28,8 @@ fn write_coded(pool: &mut Pool, file: Ino, code: (u8, u8), at: &[u32]) {
 }
 
 fn fragment((data, parity): (u8, u8), index: u8) -> StoredBlock {
-    let encoding = EncodingId { code: Code::erasure(data, parity).unwrap(), tag: [7; 16] };
+    let encoding =
+        EncodingId { code: Code::erasure(data, parity).unwrap(), tag: [7; 16], maker: Maker::LOCAL };
     let block = BlockId { chunk: chunk(1), encoding, index };
     StoredBlock { block, plain_length: crate::harness::CHUNK_LENGTH, stored_length: 500 }
 }
@@ -70,6 +71,7 @@ fn report(pool: &mut Pool, at: u32, removed: &[BlockId], failed: FailedCopy) -> 
         damaged: 0,
         copies_failed: vec![failed],
         put_sequence: crate::harness::TOLD,
+        decoded: Vec::new(),
     };
     match pool.ask(report).unwrap() {
         ManagerReply::Commands(commands) => makes(commands),

@@ -1,5 +1,5 @@
 //! Fragments that match their names and don't make their chunk: an adversary with a certificate of its own stores them beside somebody's copies,
-//! or before somebody's write, or a writer whose memory fails stores them as its own. Real processes, over the network of this machine.
+//! or a writer whose memory fails stores them as its own. Real processes, over the network of this machine.
 
 use std::fs;
 use std::sync::Arc;
@@ -112,14 +112,6 @@ fn made_up_fragments_beside_copies_are_found_out_and_go_and_who_stored_them_is_n
     assert!(hosts.ok("alice", &["get", "alice/x.N0.T1", "-o", "-"]).stdout == content);
 }
 
-#[test]
-fn what_an_adversary_made_up_before_is_no_reason_not_to_store_what_somebody_writes() {
-    let (hosts, content) = (pool("redundancy=erasure:2,1"), random_bytes(500_000, 2));
-    Runtime::new().unwrap().block_on(make_up(&hosts, "bob", &content));
-    put(&hosts, &content, "alice/x.N0.T1");
-    assert!(hosts.ok("alice", &["get", "alice/x.N0.T1", "-o", "-"]).stdout == content);
-}
-
 /// What a client whose memory fails between naming and coding does: it stores fragments that it made, and they aren't its chunk's.
 async fn write_broken(hosts: &Hosts, content: &[u8]) {
     let (encoding, receipts) = make_up(hosts, "alice", content).await;
@@ -160,6 +152,7 @@ async fn write_broken(hosts: &Hosts, content: &[u8]) {
         hole_bytes: 0,
         receipts,
         key: None,
+        changes: 0,
     })
     .await;
 }

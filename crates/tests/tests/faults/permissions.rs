@@ -27,13 +27,17 @@ pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// A pool that serves the network of this machine, and hosts that have joined it.
 pub struct Hosts {
-    home: TempDir,
+    pub home: TempDir,
     pub address: String,
 }
 
 impl Hosts {
     fn start() -> Self {
         Self::start_with(2, &[])
+    }
+
+    pub fn with_benefactors(count: u16) -> Self {
+        Self::start_with(count, &[])
     }
 
     /// With so many benefactors, and these variables of the manager.

@@ -89,7 +89,7 @@ fn greet(address: &str) -> UnixStream {
 
 fn greet_as(role: Role, address: &str) -> UnixStream {
     let mut stream = connect(address);
-    let hello = Hello { protocol: PROTOCOL, role, pool: None };
+    let hello = Hello { protocol: PROTOCOL, role, pool: None, maker: stdchk_model::Maker::LOCAL };
     stream.write_all(&frame(0, &cbor::encode(&hello), &[])).unwrap();
     assert_eq!(answer(&mut stream).unwrap().0, 1);
     stream
@@ -301,6 +301,7 @@ fn manager_requests() -> Vec<Vec<u8>> {
             damaged: 1,
             copies_failed: vec![FailedCopy { chunk: block.chunk, to: Some(benefactor) }],
             put_sequence: 1,
+            decoded: Vec::new(),
         },
     ]);
     requests.iter().map(cbor::encode).collect()

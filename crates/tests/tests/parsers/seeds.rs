@@ -13,7 +13,7 @@ use stdchk_manager::store::{MemoryStore, Store as _};
 use stdchk_model::journal;
 use stdchk_model::message::manager::{Change, FileKind, ManagerReply, ManagerRequest, Moment, VersionState};
 use stdchk_model::{
-    BlockId, ChunkId, ChunkMap, ChunkRef, ClientId, Code, Encoding, Extent, InContainer, Ino, MapRoot,
+    BlockId, ChunkId, ChunkMap, ChunkRef, ClientId, Code, Encoding, Extent, InContainer, Ino, Maker, MapRoot,
     MomentKey, OpId, Policy, PoolId, SessionId, Source, cbor,
 };
 use stdchk_net::{BufferPool, frame};
@@ -190,7 +190,7 @@ pub fn segments() -> Vec<Vec<u8>> {
         store.put(BlockId::plain(chunk.id), Encoding::plain(chunk), &mut payload).unwrap();
     }
     let chunk = ChunkRef { id: ChunkId::of(&plain()), length: u32::try_from(plain().len()).unwrap() };
-    let coded = Blocks::of(chunk, 0, plain().into(), Code::erasure(2, 1).unwrap());
+    let coded = Blocks::of(chunk, 0, plain().into(), Code::erasure(2, 1).unwrap(), Maker::LOCAL);
     for (block, stored) in coded.iter() {
         let mut payload = BufferPool::new(1 << 20).try_take(stored.len()).unwrap();
         payload.copy_from_slice(stored);

@@ -274,6 +274,7 @@ impl Swarm {
                 damaged: 0,
                 copies_failed,
                 put_sequence: sequence,
+                decoded: Vec::new(),
             };
             let began = Instant::now();
             let reply = ask(connection, &request).await?;

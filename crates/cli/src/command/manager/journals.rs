@@ -1,6 +1,5 @@
 //! The journals that benefactors keep, of this machine and of others, as files.
 
-use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,6 +9,7 @@ use stdchk_benefactor::journal::JOURNAL_FILE;
 use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest};
 use stdchk_model::message::handshake::Role;
 use stdchk_model::{BenefactorId, PoolId};
+use stdchk_net::own::{self, Access};
 use stdchk_net::{BufferPool, Bytes, Connection, Identity, Keys, data_dir};
 
 use crate::local::{Home, PoolRecord, Role as LocalRole};
@@ -62,7 +62,8 @@ async fn fetch_to(
     let identity = Identity { role: Role::Operator, pool: Some(pool), keys };
     let connection = Connection::open(Role::Benefactor, address, &identity, &BufferPool::new(1 << 20)).await;
     let connection = connection.map_err(|error| error.to_string())?;
-    let mut file = File::create(path).map_err(|error| error.to_string())?;
+    let made = own::file(path, Access::Make).and_then(|file| file.set_len(0).map(|()| file));
+    let mut file = made.map_err(|error| error.to_string())?;
     let free = rustix::fs::fstatvfs(&file).map_err(|error| error.to_string())?;
     let free = free.f_bavail.saturating_mul(free.f_frsize);
     let mut offset = 0;

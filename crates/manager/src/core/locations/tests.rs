@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use stdchk_model::message::benefactor::{BenefactorLoad, Notice, OwnerWish};
 use stdchk_model::message::manager::BenefactorState;
-use stdchk_model::{Code, EncodingId, Ino, Tier};
+use stdchk_model::{Code, EncodingId, Ino, Maker, Tier};
 use stdchk_protect::distance;
 
 use super::*;
@@ -65,7 +65,7 @@ fn id(chunk: u8) -> ChunkId {
 
 /// A block of a chunk: the chunk as it is, or a fragment.
 fn block(chunk: u8, number: u8) -> BlockId {
-    let encoding = EncodingId { code: Code::erasure(2, 1).unwrap(), tag: [1; 16] };
+    let encoding = EncodingId { code: Code::erasure(2, 1).unwrap(), tag: [1; 16], maker: Maker::LOCAL };
     match number.checked_sub(1) {
         None => BlockId::plain(id(chunk)),
         Some(index) => BlockId { chunk: id(chunk), encoding, index },

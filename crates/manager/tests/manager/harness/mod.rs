@@ -15,8 +15,8 @@ use stdchk_model::message::manager::{
 use stdchk_model::signed::Signable;
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ClientId, Extent, Failure, Incarnation, Ino, KeyId,
-    MachineId, MapRoot, MomentKey, OpId, PermitKey, PoolId, Receipt, ReceiptKey, SessionId, Signed, Source,
-    Tier,
+    MachineId, Maker, MapRoot, MomentKey, OpId, PermitKey, PoolId, Receipt, ReceiptKey, SessionId, Signed,
+    Source, Tier,
 };
 
 pub const GIB: u64 = 1 << 30;
@@ -49,6 +49,8 @@ pub struct Pool {
     pub key: Option<KeyId>,
     /// How many changes of their files the clients say that their commits have.
     pub changes: u64,
+    /// As whom clients code fragments.
+    pub maker: Maker,
     /// The terms under which benefactors have registered.
     pub terms: BTreeMap<u32, Term>,
     /// What owners wish, where that isn't that their benefactors serve.
@@ -134,6 +136,7 @@ impl Pool {
             secrets: BTreeMap::new(),
             key: None,
             changes: 1,
+            maker: Maker::LOCAL,
             terms: BTreeMap::new(),
             wishes: BTreeMap::new(),
             going: BTreeSet::new(),
@@ -189,7 +192,8 @@ impl Pool {
     }
 
     pub fn ask(&mut self, request: ManagerRequest) -> Result<ManagerReply, Failure> {
-        let answer = self.core.handle(request, self.now);
+        let asker = Asker { maker: self.maker, ..Asker::default() };
+        let answer = self.core.handle_for(asker, request, self.now);
         self.sync();
         answer
     }
@@ -487,7 +491,7 @@ impl Pool {
         let (incarnation, secret) =
             (Incarnation(u64::from(number) + 1), self.secrets.get(&number).unwrap().clone());
         let request = self.registration(Some(number), incarnation, None).introduced(&secret);
-        let asker = Asker { member: Some(member), user: None };
+        let asker = Asker { member: Some(member), ..Asker::default() };
         let ManagerReply::Registered { registration, permits, .. } = self.ask_as(&asker, request).unwrap()
         else {
             panic!("not an answer to a registration")
@@ -593,6 +597,7 @@ impl Pool {
             damaged: 0,
             copies_failed: Vec::new(),
             put_sequence: self.receipts,
+            decoded: Vec::new(),
         };
         self.ask(request).unwrap();
     }
@@ -659,6 +664,7 @@ impl Pool {
             damaged: 0,
             copies_failed: Vec::new(),
             put_sequence: self.receipts,
+            decoded: Vec::new(),
         };
         match self.ask(request)? {
             ManagerReply::Commands(commands) => Ok(commands),

@@ -122,7 +122,8 @@ pub enum ManagerRequest {
     #[n(23)]
     Benefactors,
     /// The committed version in which a new version of this file will most likely find its pieces again: of the file whose
-    /// name differs in the fewest numbers, as a checkpoint's from the one of the timestep before. Answered by `Version`.
+    /// name differs in the fewest numbers, as a checkpoint's from the one of the timestep before, of the asker's own maker. Answered by
+    /// `Version`.
     #[n(24)]
     Similar(#[n(0)] Ino),
 

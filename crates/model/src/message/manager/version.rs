@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use super::{TimeNs, ino};
 use crate::id::{Ino, KeyId, SessionId};
+use crate::maker::Maker;
 
 /// How far a version got.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Encode, Decode, Serialize)]
@@ -60,6 +61,11 @@ pub struct VersionInfo {
     /// The key with which it is encrypted; `None`: it isn't. Parts that it has of earlier versions may need others.
     #[n(8)]
     pub key: Option<KeyId>,
+    /// As whom its writer coded it. That its map names its pieces truly is this maker's word.
+    #[n(9)]
+    #[cbor(default)]
+    #[serde(skip)]
+    pub maker: Maker,
 }
 
 /// A member of a checkpoint set: one file of one timestep.
