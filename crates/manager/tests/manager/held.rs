@@ -105,6 +105,19 @@ fn what_a_registered_backup_names_stays_until_it_is_given_up_and_nothing_else_do
 }
 
 #[test]
+fn what_a_backup_names_stays_though_it_goes_before_any_benefactor_says_that_it_has_it() {
+    let mut world = World::new();
+    world.write("before", &[1]);
+    world.pool.restart();
+    let (commit, _) = world.back_up(HOUR_MS);
+    world.remove("before");
+    world.report(&[1]);
+    assert_eq!(world.left(), [1]);
+    world.release(commit);
+    assert_eq!(world.left(), [0; 0]);
+}
+
+#[test]
 fn of_several_backups_each_keeps_what_it_names() {
     let mut world = World::new();
     world.write("a", &[1]);

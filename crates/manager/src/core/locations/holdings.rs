@@ -80,9 +80,9 @@ pub struct Holdings {
     commit: u64,
     /// The oldest commit that a recovery from keepers may bring back; `None`: there are no keepers.
     kept: Option<u64>,
-    /// Backups that may name a chunk of unknown past.
+    /// Backups that may name a chunk of unknown past: those that had begun when the last version of one went of which no block was known.
     unknown_freed: u32,
-    /// The last commit whose state may name a chunk of unknown past.
+    /// The last commit whose state may name a chunk of unknown past: as with backups.
     unknown_commit: u64,
 }
 
@@ -219,6 +219,8 @@ impl Locations {
         let (chunk, held) = (self.at(slot), &self.holdings);
         let (born, freed, commit) = (chunk.born, held.begun, held.commit);
         if chunk.holders.is_empty() {
+            // If an inventory brings it up, nobody knows any more that it was named until now.
+            (self.holdings.unknown_freed, self.holdings.unknown_commit) = (freed, commit);
             return false;
         }
         let Some(waits_for) = held.state(born, freed, commit) else { return false };
