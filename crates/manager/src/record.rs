@@ -8,7 +8,7 @@ use minicbor::{Decode, Encode};
 use stdchk_model::labels::Labels;
 use stdchk_model::lifetime::Done;
 use stdchk_model::message::handshake::MemberId;
-use stdchk_model::message::manager::{Attr, BenefactorSecret, FileKind, TimeNs, VersionState};
+use stdchk_model::message::manager::{Attr, BenefactorSecret, FileKind, TimeNs, VersionInfo, VersionState};
 use stdchk_model::sets::Taught;
 use stdchk_model::{BenefactorId, Ino, KeyId, MapRoot, OpId, PoolId, SessionId, Tier, cbor};
 
@@ -236,6 +236,35 @@ pub struct StartRecord {
     pub last: Option<u64>,
 }
 
+/// A version that is kept for a file in a spool.
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub struct BaseRecord {
+    /// [`LAYOUT`].
+    #[n(0)]
+    pub layout: u16,
+    /// The version, as it was when the file was written over it.
+    #[n(1)]
+    pub info: VersionInfo,
+    /// Where its chunk map is.
+    #[n(2)]
+    pub root: MapRoot,
+    /// How far from loss its chunks are wanted.
+    #[n(3)]
+    pub wanted: u8,
+    /// What the host of the spool calls itself.
+    #[n(4)]
+    pub host: String,
+    /// What the spool held of the file, bytes.
+    #[n(5)]
+    pub bytes: u64,
+    /// Since when it is kept.
+    #[n(6)]
+    pub since: TimeNs,
+    /// For how long the manager had lived then, milliseconds.
+    #[n(7)]
+    pub lived_ms: u64,
+}
+
 /// A member that was shut out.
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]
 pub struct ShutOutRecord {
@@ -298,6 +327,11 @@ pub fn entry_key(parent: Ino, name: &str) -> Vec<u8> {
 /// Key of a version: the file, then the number.
 pub fn version_key(ino: Ino, version: u64) -> Vec<u8> {
     [ino_key(ino), version.to_be_bytes()].concat()
+}
+
+/// Key of a version that is kept: the file, then the session for which it is.
+pub fn base_key(ino: Ino, kept_for: SessionId) -> Vec<u8> {
+    [&ino_key(ino)[..], &kept_for.0].concat()
 }
 
 /// Key of a benefactor.

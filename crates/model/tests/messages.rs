@@ -19,7 +19,7 @@ use stdchk_model::message::handshake::{
 };
 use stdchk_model::message::manager::{
     Attr, BenefactorInfo, BenefactorSecret, BenefactorState, Change, CheckpointSet, ChunkLocations, DirEntry,
-    Existing, Exposed, ExposedSet, FileKind, Hold, KeeperInfo, Location, ManagerInfo, ManagerReply,
+    Existing, Exposed, ExposedSet, FileKind, Hold, KeeperInfo, KeptBase, Location, ManagerInfo, ManagerReply,
     ManagerRequest, MemberInfo, MemorySpace, Moment, Pace, PackedMembers, PlacedHost, Placement, PoolStatus,
     Registration, Sent, SetFate, SetMember, SetState, Space, StoredBlock, Term, VersionInfo, VersionState,
 };
@@ -278,6 +278,16 @@ fn status() -> PoolStatus {
             free_bytes: 1 << 32,
             chunks_alone: 21,
         },
+        kept_bases: vec![KeptBase {
+            kept_for: SESSION,
+            ino: Ino(7),
+            path: "app/a.N0.T1".to_owned(),
+            version: 22,
+            size: 23,
+            host: "a".to_owned(),
+            bytes: 24,
+            since: 25,
+        }],
     }
 }
 
@@ -337,6 +347,9 @@ fn requests_of_sessions() -> Vec<ManagerRequest> {
         Q::Benefactors,
         Q::Similar(ino),
         Q::OpenSession { session, client, ino, durability: Some(Durability::on_disks(2)) },
+        Q::KeepBase { session, base: version(), host: "a".to_owned(), bytes: 25 },
+        Q::LetBaseGo { ino, kept_for: session },
+        Q::TakeUp { session, client, ino, kept_for: SESSION, durability: None },
         Q::Reserve { session, bytes: 64 << 20, avoid: vec![benefactor] },
         Q::Known { session, chunks: vec![chunk(0xc1)], room_bytes: 16 << 20 },
         Q::Receipts { session, receipts: vec![(benefactor, receipt())] },

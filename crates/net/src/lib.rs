@@ -28,7 +28,7 @@ pub use connection::{CallError, Carried, Connection, Identity, Progress};
 pub use data_dir::{DataDir, DataDirError};
 pub use elsewhere::elsewhere;
 pub use keys::{Keys, KeysError, Member, Parts};
-pub use machine::{VARIABLE as HOST_VARIABLE, machine};
+pub use machine::{VARIABLE as HOST_VARIABLE, host, machine};
 pub use managers::Managers;
 pub use retry::Retry;
 pub use server::{Caller, Service, serve};

@@ -90,8 +90,8 @@ pub use rename::Rename;
 pub use restore::{Restore, Restored, RestoredFile};
 pub use stat::Stat;
 pub use status::{
-    BenefactorStatus, Condition, ExposedSet, Exposures, Keeper, ManagerState, ManagerStatus, Recovery,
-    Savings, Status,
+    BenefactorStatus, Condition, ExposedSet, Exposures, Keeper, KeptBase, ManagerState, ManagerStatus,
+    Recovery, Savings, Status,
 };
 pub use stdchk_client::Depth;
 pub use target::Target;

@@ -192,6 +192,7 @@ fn print_figures(report: &Status) -> Outcome {
         report.chunks, report.chunks_at_risk, report.chunks_lost, report.repairs_pending, report.repairs_done
     ))?;
     print_exposed(report)?;
+    print_kept_bases(report)?;
     print_recovery(&report.recovery)?;
     output::line(format_args!("sessions  {} open", report.sessions))
 }
@@ -225,6 +226,22 @@ fn print_recovery(recovery: &Recovery) -> Outcome {
         Some(lacks) => format!("all commits but the last {lacks} can be recovered"),
     };
     output::line(format_args!("keepers   {have} of {all} have the manager's store: {what}"))
+}
+
+/// Which versions stay for files that wait in spools.
+fn print_kept_bases(report: &Status) -> Outcome {
+    for base in &report.kept_bases {
+        let (path, host) = (output::shown(&base.path), output::shown(&base.host));
+        output::line(format_args!(
+            "kept      {path}@{} ({}), since {}, for {} in a spool of {host} (s{})",
+            base.version,
+            size::human(base.version_bytes),
+            base.since,
+            size::human(base.spooled_bytes),
+            base.id
+        ))?;
+    }
+    Ok(())
 }
 
 /// What the loss of one more benefactor may cost.

@@ -263,6 +263,9 @@ impl Core {
             Q::Change { .. }
             | Q::Create { .. }
             | Q::OpenSession { .. }
+            | Q::TakeUp { .. }
+            | Q::KeepBase { .. }
+            | Q::LetBaseGo { .. }
             | Q::OpenContainer { .. }
             | Q::Reserve { .. }
             | Q::Known { .. }

@@ -6,6 +6,7 @@
 
 mod aggregates;
 mod bandwidths;
+mod bases;
 mod benefactors;
 mod chunk;
 mod collection;
@@ -365,7 +366,15 @@ impl Core {
         match request {
             Q::Change { id, change } => self.change(id, &change),
             Q::OpenSession { session, client, ino, durability } => {
-                self.open_session(session, client, (ino, durability), now)
+                self.open_session(session, client, (ino, durability), None, now)
+            }
+            Q::TakeUp { session, client, ino, kept_for, durability } => {
+                self.open_session(session, client, (ino, durability), Some(kept_for), now)
+            }
+            Q::KeepBase { session, base, host, bytes } => self.keep_base(session, base, (host, bytes), now),
+            Q::LetBaseGo { ino, kept_for } => {
+                self.namespace.let_base_go(ino, kept_for);
+                Ok(ManagerReply::Done)
             }
             Q::Create { .. } => self.create(request, now),
             Q::OpenContainer { session, client, folder } => self.open_container(session, client, folder, now),
@@ -522,12 +531,18 @@ impl Core {
         id: SessionId,
         client: ClientId,
         (ino, durability): (Ino, Option<Durability>),
+        taken_up: Option<SessionId>,
         now: Now,
     ) -> Answer {
         if durability.is_some_and(|needed| needed.distance == 0 || needed.in_memory == Some(0)) {
             return Err(commit::invalid("a version that is at distance 0 is lost"));
         }
-        let (base, base_root) = self.namespace.version(ino, None)?.unzip();
+        let kept = taken_up.and_then(|kept_for| self.namespace.kept_base(ino, kept_for));
+        let (base, base_root) = match kept {
+            Some(kept) => Some(kept),
+            None => self.namespace.version(ino, None)?,
+        }
+        .unzip();
         let policy = self.namespace.policy(ino)?;
         let base_at = self.namespace.position(ino)?;
         let is_new = durability.is_none();
@@ -536,6 +551,8 @@ impl Core {
         if self.sessions.open(id, holder, ino, (base_root.clone(), base_at), (durability, is_new), now.ms)? {
             self.namespace.hold(ino);
             self.build_on(base_root.as_ref(), None);
+            let session = self.sessions.get_mut(id, now.ms)?;
+            (session.begun_with, session.taken_up) = (base.clone(), taken_up);
         }
         let (benefactors, room_bytes) = (Vec::new(), 0);
         Ok(ManagerReply::Session {
@@ -743,6 +760,9 @@ impl Core {
             for id in self.sessions.expired(now.ms, self.setting.timing.client_lease_ms) {
                 self.end_session(id, VersionState::Interrupted);
             }
+        }
+        if !is_set_back {
+            self.namespace.let_old_bases_go();
         }
         self.update_states(now);
         let may_store = self.has_room && !is_set_back;

@@ -7,7 +7,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use stdchk_model::message::handshake::MemberId;
-use stdchk_model::message::manager::TimeNs;
+use stdchk_model::message::manager::{TimeNs, VersionInfo};
 use stdchk_model::{ChunkId, ClientId, Durability, ErrorCode, Failure, Ino, MapRoot, SessionId};
 
 /// Most sessions at a time: bounds the manager's memory and the answer to a sign of life.
@@ -22,6 +22,10 @@ pub struct Session {
     pub ino: Ino,
     /// The version that it builds on: that of when it began, then its own last one.
     pub base: Option<MapRoot>,
+    /// That of when it began, until it commits.
+    pub begun_with: Option<VersionInfo>,
+    /// The session that was first to commit the file, of one that was taken up from a spool: what is kept is kept for that.
+    pub taken_up: Option<SessionId>,
     /// Position of the version that the file had when the session began.
     pub base_at: Option<TimeNs>,
     /// How safe its chunks must be when they are committed, by the policy of when the session began.
@@ -127,11 +131,14 @@ impl Sessions {
         let (secured, pinned, asked, turn) = (HashSet::new(), HashSet::new(), HashSet::new(), self.opened);
         self.opened += 1;
         let (names, reserved, closing) = (Vec::new(), 0, None);
+        let (begun_with, taken_up) = (None, None);
         let session = Session {
             member,
             client,
             ino,
             base,
+            begun_with,
+            taken_up,
             base_at,
             durability,
             secured,
@@ -160,6 +167,7 @@ impl Sessions {
     ) -> Result<(Option<MapRoot>, Vec<ChunkId>), Failure> {
         let session = self.sessions.get_mut(&id).ok_or_else(|| unknown(id))?;
         let base = session.base.replace(root.clone());
+        session.begun_with = None;
         let held = [&mut session.secured, &mut session.pinned, &mut session.asked];
         let let_go =
             held.into_iter().flat_map(|held| held.extract_if(|chunk| !named.contains(chunk))).collect();

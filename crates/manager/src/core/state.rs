@@ -137,6 +137,7 @@ impl Core {
             chunks_moving: moving.chunks,
             chunks_unmovable: moving.stuck,
             memory: self.memory(),
+            kept_bases: self.kept_bases(),
         }
     }
 

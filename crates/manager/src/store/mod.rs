@@ -53,12 +53,14 @@ pub enum Table {
     ShutOut = 10,
     /// When hosts were there: benefactors, and machines on which clients write.
     Past = 11,
+    /// Versions that are kept for files in spools, by file and session.
+    Base = 12,
 }
 
 impl Table {
     /// The table of a key's first byte.
     pub fn of(byte: u8) -> Option<Self> {
-        const ALL: [Table; 12] = [
+        const ALL: [Table; 13] = [
             Table::Pool,
             Table::Inode,
             Table::Entry,
@@ -71,6 +73,7 @@ impl Table {
             Table::Noted,
             Table::ShutOut,
             Table::Past,
+            Table::Base,
         ];
         ALL.get(usize::from(byte)).copied()
     }

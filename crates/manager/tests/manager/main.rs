@@ -2,6 +2,7 @@
 #![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod aggregates;
+mod bases;
 mod care;
 mod coded;
 mod creation;

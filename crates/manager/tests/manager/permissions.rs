@@ -202,6 +202,18 @@ const TABLE: &[(&str, Asking, [&str; 3])] = &[
         },
         ["oa", "ogta", "oa"],
     ),
+    (
+        "take up",
+        |t| Q::TakeUp {
+            session: session(9),
+            client: CLIENT,
+            ino: t.file,
+            kept_for: session(8),
+            durability: None,
+        },
+        ["oa", "ogta", "oa"],
+    ),
+    ("let a base go", |t| Q::LetBaseGo { ino: t.file, kept_for: session(8) }, ["oa", "ogta", "oa"]),
     ("create", |t| create(t, None), ["oa", "ogta", "oa"]),
     ("create again", |t| create(t, Some(t.file)), ["oa", "ogta", "oa"]),
     (
@@ -304,6 +316,22 @@ fn of_session() -> Vec<Q> {
             key: None,
         },
         Q::Closing { session, size: 1 },
+        Q::KeepBase {
+            session,
+            base: VersionInfo {
+                version: 1,
+                size: 1,
+                mtime: 1,
+                committed_at: 1,
+                state: VersionState::Closed,
+                stored_bytes: 1,
+                session,
+                aggregated: false,
+                key: None,
+            },
+            host: "a".to_owned(),
+            bytes: 1,
+        },
         Q::Settle(session),
         Q::CloseSession { session, interrupted: true },
     ]

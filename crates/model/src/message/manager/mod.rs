@@ -18,8 +18,8 @@ pub use chunk::{ChunkLocations, Location, StoredBlock};
 pub use namespace::{Attr, Change, DirEntry, Existing, FileKind};
 pub use placement::{Pace, PlacedHost, Placement, Sent};
 pub use pool::{
-    BenefactorInfo, BenefactorSecret, BenefactorState, ExposedSet, KeeperInfo, ManagerInfo, MemberInfo,
-    MemorySpace, Moment, PoolStatus, Registration, Space, Term,
+    BenefactorInfo, BenefactorSecret, BenefactorState, ExposedSet, KeeperInfo, KeptBase, ManagerInfo,
+    MemberInfo, MemorySpace, Moment, PoolStatus, Registration, Space, Term,
 };
 pub use reply::ManagerReply;
 pub use request::ManagerRequest;

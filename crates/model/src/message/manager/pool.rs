@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{Exposed, ManagerRequest, TimeNs};
 use crate::cbor;
-use crate::id::{BenefactorId, Incarnation, MachineId};
+use crate::id::{BenefactorId, Incarnation, Ino, MachineId, SessionId};
 use crate::message::benefactor::BenefactorLoad;
 use crate::message::handshake::{MemberId, Role};
 use crate::receipt::ReceiptKey;
@@ -320,6 +320,38 @@ pub struct PoolStatus {
     /// What benefactors that keep blocks in memory have.
     #[n(29)]
     pub memory: MemorySpace,
+    /// Versions that are kept for files in spools, the oldest first, at most [`crate::limits::LIST_ENTRIES_MAX`].
+    #[n(30)]
+    pub kept_bases: Vec<KeptBase>,
+}
+
+/// A version that is kept for a file which waits in a spool and has parts of it.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct KeptBase {
+    /// The session for which it is kept: the first that was to commit the file.
+    #[n(0)]
+    pub kept_for: SessionId,
+    /// The file.
+    #[n(1)]
+    pub ino: Ino,
+    /// Its path.
+    #[n(2)]
+    pub path: String,
+    /// Number of the version when it was written over.
+    #[n(3)]
+    pub version: u64,
+    /// Size of the version, bytes.
+    #[n(4)]
+    pub size: u64,
+    /// What the host of the spool calls itself.
+    #[n(5)]
+    pub host: String,
+    /// What the spool holds of the file, bytes.
+    #[n(6)]
+    pub bytes: u64,
+    /// Since when.
+    #[n(7)]
+    pub since: TimeNs,
 }
 
 /// The memory of a pool. None of it is part of its [`Space`].
