@@ -7,10 +7,10 @@
 use minicbor::{Decode, Encode};
 use stdchk_model::labels::Labels;
 use stdchk_model::lifetime::Done;
-use stdchk_model::message::handshake::MemberId;
+use stdchk_model::message::handshake::{MemberId, Role};
 use stdchk_model::message::manager::{Attr, BenefactorSecret, FileKind, TimeNs, VersionInfo, VersionState};
 use stdchk_model::sets::Taught;
-use stdchk_model::{BenefactorId, Ino, KeyId, MapRoot, OpId, PoolId, SessionId, Tier, cbor};
+use stdchk_model::{BenefactorId, Ino, KeyId, MapRoot, OpId, PoolId, SessionId, Tier, User, cbor};
 
 use crate::store::StoreError;
 
@@ -271,6 +271,54 @@ pub struct ShutOutRecord {
     /// [`LAYOUT`].
     #[n(0)]
     pub layout: u16,
+}
+
+/// A host that has joined.
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub struct MemberRecord {
+    /// [`LAYOUT`].
+    #[n(0)]
+    pub layout: u16,
+    /// What it called itself.
+    #[n(1)]
+    pub host: String,
+    /// What it may be.
+    #[n(2)]
+    pub roles: Vec<Role>,
+    /// When it joined.
+    #[n(3)]
+    pub joined: TimeNs,
+    /// For whom it acts as a client; `None`: as whom it says.
+    #[n(4)]
+    pub user: Option<User>,
+}
+
+/// A token that was used.
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub struct TokenRecord {
+    /// [`LAYOUT`].
+    #[n(0)]
+    pub layout: u16,
+    /// The hash of the request for a certificate for which it was.
+    #[cbor(n(1), with = "minicbor::bytes")]
+    pub used_by: [u8; 32],
+    /// When it ends, seconds since 1970: then it is refused for that.
+    #[n(2)]
+    pub end: u64,
+}
+
+/// From when on tokens count.
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub struct TokensFromRecord {
+    /// [`LAYOUT`].
+    #[n(0)]
+    pub layout: u16,
+    /// Those that were made before this second, since 1970, don't.
+    #[n(1)]
+    pub from: u64,
+    /// Nor do those that end at this second or before: some were used, and it is forgotten which.
+    #[n(2)]
+    pub over: u64,
 }
 
 /// When a host was there.

@@ -24,14 +24,14 @@ use stdchk_model::{BenefactorId, ErrorCode, Failure, PoolId, User};
 use stdchk_net::server::Host;
 use stdchk_net::transport::socket_of;
 use stdchk_net::{
-    Authority, Buffer, BufferPool, Bytes, Caller, DataDir, DataDirError, Keys, KeysError, Listener, Service,
-    elsewhere, serve,
+    Admission, Authority, Buffer, BufferPool, Bytes, Caller, DataDir, DataDirError, Keys, KeysError,
+    Listener, Service, elsewhere, serve,
 };
 use tokio::sync::{Notify, watch};
 
 use crate::STORE_FILE;
 use crate::config::Config;
-use crate::core::{Asker, Collected, Core, Cursor, Now, Setting};
+use crate::core::{Asker, Collected, Core, Cursor, NewMember, Now, Setting};
 use crate::etcd::{Candidacy, Etcd, EtcdStore, Leadership, Place};
 use crate::journal::{Journal, Sealer};
 use crate::owner::{Ended, Job, Owner, wall_clock};
@@ -454,7 +454,7 @@ impl Service for ManagerService {
                 reply
             }
             ManagerRequest::Collect { dry_run } => collect(&self.owner, dry_run).await,
-            ManagerRequest::Members => self.list_members().await,
+            ManagerRequest::Members => self.list_members(asker).await,
             ManagerRequest::Revoke { member } => self.revoke(member, asker).await,
             request @ ManagerRequest::Heartbeat { id, .. } => {
                 let reply = self.owner.ask(|answer| Job::Request(Box::new(request), asker, answer)).await?;
@@ -500,7 +500,12 @@ impl Service for ManagerService {
     }
 
     async fn join(&self, join: Join, channel: [u8; 32]) -> Result<Joined, Failure> {
-        self.with_members(move |authority, _| authority.redeem(&join, &channel)).await
+        let admit = move |authority: &Authority, _: &Keys| authority.admit(&join, &channel);
+        let Admission { grant, request, id, host, certificate } = self.with_members(admit).await?;
+        let new = Box::new(NewMember { grant, request, id, host });
+        // It is on record in the store before anybody has the certificate.
+        self.owner.ask(|answer| Job::Admit(new, answer)).await?;
+        Ok(Joined { certificate })
     }
 }
 
@@ -516,8 +521,12 @@ impl ManagerService {
         elsewhere(move || work(&authority, &keys)).await.map_err(internal)?
     }
 
-    async fn list_members(&self) -> Result<ManagerReply, Failure> {
-        let mut members = self.with_members(|authority, _| authority.members().map_err(internal)).await?;
+    async fn list_members(&self, asker: Asker) -> Result<ManagerReply, Failure> {
+        // Refused where there can be none.
+        self.with_members(|_, _| Ok(())).await?;
+        let request = Box::new(ManagerRequest::Members);
+        let reply = self.owner.ask(|answer| Job::Request(request, asker, answer)).await?;
+        let ManagerReply::Members(mut members) = reply else { return Ok(reply) };
         let mut benefactors: HashMap<MemberId, Vec<BenefactorId>> = HashMap::new();
         self.registered
             .lock()
@@ -534,7 +543,7 @@ impl ManagerService {
 
     /// It holds when the answer leaves: here at once, elsewhere with the next heartbeat.
     async fn revoke(&self, member: MemberId, asker: Asker) -> Result<ManagerReply, Failure> {
-        // It may have joined at another manager, so that its folder alone knows of it.
+        // Here as well, so that a store that is put back lets nobody in again.
         let revoke = move |authority: &Authority, keys: &Keys| {
             authority.shut_out(&[member]).and_then(|()| keys.revoke(&[member])).map_err(internal)
         };

@@ -15,7 +15,7 @@ use stdchk_model::message::benefactor::{
     NewBlock, Notice, OwnerWish, SourceBlock, StorageState,
 };
 use stdchk_model::message::handshake::{
-    Hello, Join, JoinKey, Joined, MemberId, PROTOCOL, Role, TokenId, Welcome,
+    Grant, Hello, Join, JoinKey, Joined, MemberId, PROTOCOL, Role, TokenId, Welcome,
 };
 use stdchk_model::message::manager::{
     Attr, BenefactorInfo, BenefactorSecret, BenefactorState, Change, CheckpointSet, ChunkLocations, DirEntry,
@@ -649,8 +649,9 @@ fn kinds<T: Encode<()>>(messages: &[T]) -> BTreeSet<u8> {
 fn messages_are_byte_for_byte_as_documented() {
     let (role, pool) = (Role::Client, PoolId([1; 16]));
     let hello = Hello { protocol: PROTOCOL, role, pool: None };
-    let join =
-        Join::new(TokenId([5; 8]), vec![6; 3], "lab-7".to_owned(), &JoinKey::of(&[0xaa; 16]), &[0xc0; 32]);
+    let (token, roles) = (TokenId([5; 8]), vec![Role::Client]);
+    let grant = Grant { token, roles, made: 1_700_000_000, end: 1_700_003_600, user: Some(user()) };
+    let join = Join::new(grant, vec![6; 3], "lab-7".to_owned(), &JoinKey::of(&[0xaa; 16]), &[0xc0; 32]);
     let text = [
         vectors("Hello", &[hello.clone(), Hello { pool: Some(pool), ..hello }]),
         vectors("Welcome", &[Welcome { role: Role::Manager, pool }]),

@@ -21,7 +21,7 @@ mod slab;
 pub mod transport;
 pub mod waits;
 
-pub use authority::{Authority, join};
+pub use authority::{Admission, Authority, join};
 pub use buffer::{Buffer, BufferPool, kept_bytes};
 pub use bytes::Bytes;
 pub use connection::{CallError, Carried, Connection, Identity, Progress};

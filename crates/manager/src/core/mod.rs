@@ -22,6 +22,7 @@ mod inode;
 mod lifetimes;
 mod locations;
 mod look;
+mod members;
 mod memory;
 mod namespace;
 mod operations;
@@ -72,6 +73,8 @@ use self::history::History;
 pub use self::hosts::HostKey;
 use self::hosts::Hosts;
 use self::locations::Locations;
+pub use self::members::NewMember;
+pub(crate) use self::members::{TOKENS_FROM_KEY, second, tokens_from};
 use self::namespace::Namespace;
 use self::operations::Operations;
 use self::placing::Rankings;
@@ -171,6 +174,7 @@ pub struct Core {
     /// The store has room for more than what makes room again.
     has_room: bool,
     shut_out: shut_out::ShutOut,
+    members: members::Members,
     terms: terms::Terms,
     locations: Locations,
     sessions: Sessions,
@@ -211,6 +215,7 @@ impl Core {
         core.namespace.check_tree()?;
         core.count_versions()?;
         core.lifetimes.begin(core.namespace.lived_ms);
+        core.members.begin(now);
         core.locations.is_counting = found;
         core.history.begin(store.sequence());
         let registry = &core.registry;
@@ -248,6 +253,7 @@ impl Core {
             rankings: Rankings::default(),
             has_room: true,
             shut_out: shut_out::ShutOut::default(),
+            members: members::Members::default(),
             terms: terms::Terms::new(setting.start),
             locations: Locations::default(),
             sessions: Sessions::default(),
@@ -280,6 +286,8 @@ impl Core {
             Some(Table::Start) => self.history.load(rest, bytes)?,
             Some(Table::Past) => self.hosts.load(rest, bytes),
             Some(Table::ShutOut) => self.shut_out.load(rest, bytes)?,
+            Some(Table::Member) => self.members.load_member(rest, bytes)?,
+            Some(Table::Token) => self.members.load_token(rest, bytes)?,
             Some(Table::Names) => self.references.load(rest, bytes, &mut self.locations)?,
             Some(table) => self.namespace.load(table, rest, bytes)?,
             None => {
@@ -324,6 +332,7 @@ impl Core {
         self.operations.take_changes(&mut batch);
         self.history.take_changes(&mut batch);
         self.shut_out.take_changes(&mut batch);
+        self.members.take_changes(&mut batch);
         self.hosts.take_changes(&mut batch);
         batch
     }
@@ -445,6 +454,7 @@ impl Core {
             Q::GetPolicy(ino) => ManagerReply::Policy(namespace.policy(ino)?),
             Q::Pace { ino, machine } => self.pace(ino, machine)?,
             Q::Sets(ino) => ManagerReply::Sets(self.sets(ino)?),
+            Q::Members => ManagerReply::Members(self.list_members()),
             Q::Status => {
                 let mut status = self.status(now);
                 let may_list = |folder: &str| {

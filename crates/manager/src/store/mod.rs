@@ -55,12 +55,16 @@ pub enum Table {
     Past = 11,
     /// Versions that are kept for files in spools, by file and session.
     Base = 12,
+    /// Hosts that have joined, by their identity as members.
+    Member = 13,
+    /// Tokens that were used, by their identity; and from when on tokens count.
+    Token = 14,
 }
 
 impl Table {
     /// The table of a key's first byte.
     pub fn of(byte: u8) -> Option<Self> {
-        const ALL: [Table; 13] = [
+        const ALL: [Table; 15] = [
             Table::Pool,
             Table::Inode,
             Table::Entry,
@@ -74,6 +78,8 @@ impl Table {
             Table::ShutOut,
             Table::Past,
             Table::Base,
+            Table::Member,
+            Table::Token,
         ];
         ALL.get(usize::from(byte)).copied()
     }

@@ -15,6 +15,7 @@ mod harness;
 mod history;
 mod lifetimes;
 mod loads;
+mod members;
 mod memory;
 mod namespace_model;
 mod pasts;
