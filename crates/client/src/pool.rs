@@ -434,6 +434,14 @@ impl Pool {
         }
     }
 
+    /// Keeps a version no longer for a file that waits in a spool.
+    pub async fn let_base_go(&self, ino: Ino, kept_for: SessionId) -> Result<(), Failure> {
+        match self.ask(ManagerRequest::LetBaseGo { ino, kept_for }).await? {
+            ManagerReply::Done => Ok(()),
+            _ => Err(crate::unexpected("LetBaseGo")),
+        }
+    }
+
     /// Goes on with a manager's store that is an older copy; what was stored since is given up.
     pub async fn accept_older_store(&self) -> Result<(), Failure> {
         match self.ask(ManagerRequest::AcceptOlderStore).await? {

@@ -14,7 +14,8 @@ use std::path::Path;
 use stdchk_model::message::manager::{ManagerReply, Moment};
 use stdchk_model::{ErrorCode, Failure, MomentKey, PoolId, cbor};
 
-use crate::core::{Core, Counts, Now, Setting, Timing};
+use crate::core::{Core, Counts, Now, Setting, TOKENS_FROM_KEY, Timing, second, tokens_from};
+use crate::owner::wall_clock;
 use crate::record::{GIVEN_UP_INOS, POOL_KEY, PoolRecord, decode};
 use crate::store::{Batch, EmbeddedStore, Import, Snapshot, Store, StoreError, Table, encode_change};
 
@@ -192,6 +193,8 @@ impl NewStore {
         record.ino_ceiling = record.ino_ceiling.saturating_add(GIVEN_UP_INOS);
         let mut batch = Batch::default();
         batch.put(Table::Pool, POOL_KEY, cbor::encode(&record));
+        // What was used since is not in the copy.
+        batch.put(Table::Token, TOKENS_FROM_KEY, tokens_from(second(wall_clock()), 0));
         self.import.put(&batch)
     }
 

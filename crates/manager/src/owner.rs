@@ -24,7 +24,7 @@ use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 
 use crate::backup::Backups;
-use crate::core::{Asker, Collected, Core, Cursor, Follows, Leaves, Now};
+use crate::core::{Asker, Collected, Core, Cursor, Follows, Leaves, NewMember, Now};
 use crate::journal::Journal;
 use crate::ranking::{Ranking, ToRank, Wanted};
 use crate::store::{Batch, Store, StoreError};
@@ -47,6 +47,8 @@ type Answer<T> = oneshot::Sender<Result<T, Failure>>;
 pub enum Job {
     /// A request of a client or benefactor.
     Request(Box<ManagerRequest>, Asker, Answer<ManagerReply>),
+    /// A host shows a token.
+    Admit(Box<NewMember>, Answer<ManagerReply>),
     /// Time has passed.
     Tick,
     /// Do a part of what follows from events; is there more to do at once?
@@ -385,6 +387,10 @@ impl Keeper {
                     status.keepers = self.core.keepers().map(|id| self.journal.keeper(id)).collect();
                 }
                 self.answer(answer, result, leaves);
+            }
+            Job::Admit(new, answer) => {
+                let admitted = self.core.admit(*new, now);
+                self.answer(answer, admitted, Leaves::Durable);
             }
             Job::Tick => {
                 let has_room = self.has_room(0);

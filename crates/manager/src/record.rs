@@ -7,11 +7,11 @@
 use minicbor::{Decode, Encode};
 use stdchk_model::labels::Labels;
 use stdchk_model::lifetime::Done;
-use stdchk_model::message::handshake::MemberId;
-use stdchk_model::message::manager::{Attr, BenefactorSecret, FileKind, TimeNs, VersionState};
+use stdchk_model::message::handshake::{MemberId, Role};
+use stdchk_model::message::manager::{Attr, BenefactorSecret, FileKind, TimeNs, VersionInfo, VersionState};
 use stdchk_model::sets::Taught;
 use stdchk_model::{
-    BenefactorId, Ino, KeyId, Maker, MapRoot, MomentKey, OpId, PoolId, SessionId, Tier, cbor,
+    BenefactorId, Ino, KeyId, Maker, MapRoot, MomentKey, OpId, PoolId, SessionId, Tier, User, cbor,
 };
 
 use crate::store::StoreError;
@@ -258,12 +258,89 @@ pub struct BackupRecord {
     pub ends_lived_ms: u64,
 }
 
+/// A version that is kept for a file in a spool.
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub struct BaseRecord {
+    /// [`LAYOUT`].
+    #[n(0)]
+    pub layout: u16,
+    /// The version, as it was when the file was written over it.
+    #[n(1)]
+    pub info: VersionInfo,
+    /// Where its chunk map is.
+    #[n(2)]
+    pub root: MapRoot,
+    /// How far from loss its chunks are wanted.
+    #[n(3)]
+    pub wanted: u8,
+    /// What the host of the spool calls itself.
+    #[n(4)]
+    pub host: String,
+    /// What the spool held of the file, bytes.
+    #[n(5)]
+    pub bytes: u64,
+    /// Since when it is kept.
+    #[n(6)]
+    pub since: TimeNs,
+    /// For how long the manager had lived then, milliseconds.
+    #[n(7)]
+    pub lived_ms: u64,
+}
+
 /// A member that was shut out.
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]
 pub struct ShutOutRecord {
     /// [`LAYOUT`].
     #[n(0)]
     pub layout: u16,
+}
+
+/// A host that has joined.
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub struct MemberRecord {
+    /// [`LAYOUT`].
+    #[n(0)]
+    pub layout: u16,
+    /// What it called itself.
+    #[n(1)]
+    pub host: String,
+    /// What it may be.
+    #[n(2)]
+    pub roles: Vec<Role>,
+    /// When it joined.
+    #[n(3)]
+    pub joined: TimeNs,
+    /// For whom it acts as a client; `None`: as whom it says.
+    #[n(4)]
+    pub user: Option<User>,
+}
+
+/// A token that was used.
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub struct TokenRecord {
+    /// [`LAYOUT`].
+    #[n(0)]
+    pub layout: u16,
+    /// The hash of the request for a certificate for which it was.
+    #[cbor(n(1), with = "minicbor::bytes")]
+    pub used_by: [u8; 32],
+    /// When it ends, seconds since 1970: then it is refused for that.
+    #[n(2)]
+    pub end: u64,
+}
+
+/// From when on tokens count.
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub struct TokensFromRecord {
+    /// [`LAYOUT`].
+    #[n(0)]
+    pub layout: u16,
+    /// Those that were made before this second, since 1970, don't.
+    #[n(1)]
+    pub from: u64,
+    /// Nor do those that end at this second or before: some were used, and it is forgotten which.
+    #[n(2)]
+    pub over: u64,
 }
 
 /// When a host was there.
@@ -320,6 +397,11 @@ pub fn entry_key(parent: Ino, name: &str) -> Vec<u8> {
 /// Key of a version: the file, then the number.
 pub fn version_key(ino: Ino, version: u64) -> Vec<u8> {
     [ino_key(ino), version.to_be_bytes()].concat()
+}
+
+/// Key of a version that is kept: the file, then the session for which it is.
+pub fn base_key(ino: Ino, kept_for: SessionId) -> Vec<u8> {
+    [&ino_key(ino)[..], &kept_for.0].concat()
 }
 
 /// Key of a benefactor.

@@ -18,20 +18,20 @@ use stdchk_model::limits::BODY_BYTES_MAX;
 use stdchk_model::message::Asked;
 use stdchk_model::message::benefactor::Command;
 use stdchk_model::message::handshake::{Join, Joined, MemberId, Role};
-use stdchk_model::message::manager::{ManagerInfo, ManagerReply, ManagerRequest, MemberInfo, Moment};
+use stdchk_model::message::manager::{ManagerInfo, ManagerReply, ManagerRequest, Moment};
 use stdchk_model::user::{GROUPS_MAX, ROOT};
-use stdchk_model::{BenefactorId, ErrorCode, Failure, Maker, MomentKey, PoolId, User};
+use stdchk_model::{BenefactorId, ErrorCode, Failure, MomentKey, PoolId, User};
 use stdchk_net::server::Host;
 use stdchk_net::transport::socket_of;
 use stdchk_net::{
-    Authority, Buffer, BufferPool, Bytes, Caller, DataDir, DataDirError, Keys, KeysError, Listener, Service,
-    elsewhere, serve,
+    Admission, Authority, Buffer, BufferPool, Bytes, Caller, DataDir, DataDirError, Keys, KeysError,
+    Listener, Service, elsewhere, serve,
 };
 use tokio::sync::{Notify, watch};
 
 use crate::STORE_FILE;
 use crate::config::Config;
-use crate::core::{Asker, Collected, Core, Cursor, Now, Setting};
+use crate::core::{Asker, Collected, Core, Cursor, NewMember, Now, Setting};
 use crate::etcd::{Candidacy, Etcd, EtcdStore, Leadership, Place};
 use crate::journal::{Journal, Sealer};
 use crate::owner::{Ended, Job, Owner, wall_clock};
@@ -470,11 +470,7 @@ impl Service for ManagerService {
                 reply
             }
             ManagerRequest::Collect { dry_run } => collect(&self.owner, dry_run).await,
-            ManagerRequest::Members => self.list_members().await,
-            request @ ManagerRequest::Status => {
-                let reply = self.owner.ask(|answer| Job::Request(Box::new(request), asker, answer)).await?;
-                Ok(self.name_makers(reply).await)
-            }
+            ManagerRequest::Members => self.list_members(asker).await,
             ManagerRequest::Revoke { member } => self.revoke(member, asker).await,
             request @ ManagerRequest::Heartbeat { id, .. } => {
                 let reply = self.owner.ask(|answer| Job::Request(Box::new(request), asker, answer)).await?;
@@ -520,7 +516,12 @@ impl Service for ManagerService {
     }
 
     async fn join(&self, join: Join, channel: [u8; 32]) -> Result<Joined, Failure> {
-        self.with_members(move |authority, _| authority.redeem(&join, &channel)).await
+        let admit = move |authority: &Authority, _: &Keys| authority.admit(&join, &channel);
+        let Admission { grant, request, id, host, certificate } = self.with_members(admit).await?;
+        let new = Box::new(NewMember { grant, request, id, host });
+        // It is on record in the store before anybody has the certificate.
+        self.owner.ask(|answer| Job::Admit(new, answer)).await?;
+        Ok(Joined { certificate })
     }
 }
 
@@ -536,26 +537,12 @@ impl ManagerService {
         elsewhere(move || work(&authority, &keys)).await.map_err(internal)?
     }
 
-    /// Adds to a status whose certificates those are who made broken encodings. They stay unnamed where that can't be read.
-    async fn name_makers(&self, mut reply: ManagerReply) -> ManagerReply {
-        if let ManagerReply::Status(status) = &mut reply
-            && !status.broken.is_empty()
-            && let Ok(members) = self.with_members(|authority, _| authority.members().map_err(internal)).await
-        {
-            for broken in &mut status.broken {
-                let uid = |member: &MemberInfo| member.user.as_ref().map(|user| user.uid);
-                let own = members.iter().filter(|member| Maker::of(member.id, uid(member)) == broken.maker);
-                broken.uid = own.clone().find_map(uid);
-                broken.hosts = own.map(|member| member.host.clone()).collect();
-                broken.hosts.sort();
-                broken.hosts.dedup();
-            }
-        }
-        reply
-    }
-
-    async fn list_members(&self) -> Result<ManagerReply, Failure> {
-        let mut members = self.with_members(|authority, _| authority.members().map_err(internal)).await?;
+    async fn list_members(&self, asker: Asker) -> Result<ManagerReply, Failure> {
+        // Refused where there can be none.
+        self.with_members(|_, _| Ok(())).await?;
+        let request = Box::new(ManagerRequest::Members);
+        let reply = self.owner.ask(|answer| Job::Request(request, asker, answer)).await?;
+        let ManagerReply::Members(mut members) = reply else { return Ok(reply) };
         let mut benefactors: HashMap<MemberId, Vec<BenefactorId>> = HashMap::new();
         self.registered
             .lock()
@@ -572,7 +559,7 @@ impl ManagerService {
 
     /// It holds when the answer leaves: here at once, elsewhere with the next heartbeat.
     async fn revoke(&self, member: MemberId, asker: Asker) -> Result<ManagerReply, Failure> {
-        // It may have joined at another manager, so that its folder alone knows of it.
+        // Here as well, so that a store that is put back lets nobody in again.
         let revoke = move |authority: &Authority, keys: &Keys| {
             authority.shut_out(&[member]).and_then(|()| keys.revoke(&[member])).map_err(internal)
         };

@@ -15,14 +15,14 @@ use stdchk_model::message::benefactor::{
     Goes, Make, NewBlock, Notice, OwnerWish, SourceBlock, StorageState,
 };
 use stdchk_model::message::handshake::{
-    Hello, Join, JoinKey, Joined, MemberId, PROTOCOL, Role, TokenId, Welcome,
+    Grant, Hello, Join, JoinKey, Joined, MemberId, PROTOCOL, Role, TokenId, Welcome,
 };
 use stdchk_model::message::manager::{
     Attr, BenefactorInfo, BenefactorSecret, BenefactorState, BrokenEncodings, Change, CheckpointSet,
     ChunkLocations, CollectionStopped, DirEntry, Existing, Exposed, ExposedSet, FileKind, HeldBack, Hold,
-    KeeperInfo, Location, ManagerInfo, ManagerReply, ManagerRequest, MemberInfo, MemorySpace, Moment, Pace,
-    PackedMembers, PlacedHost, Placement, PoolStatus, RegisteredBackup, Registration, Sent, SetFate,
-    SetMember, SetState, Space, StoredBlock, Term, VersionInfo, VersionState,
+    KeeperInfo, KeptBase, Location, ManagerInfo, ManagerReply, ManagerRequest, MemberInfo, MemorySpace,
+    Moment, Pace, PackedMembers, PlacedHost, Placement, PoolStatus, RegisteredBackup, Registration, Sent,
+    SetFate, SetMember, SetState, Space, StoredBlock, Term, VersionInfo, VersionState,
 };
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, Code, Durability, Encoding, EncodingId, ErrorCode,
@@ -297,6 +297,16 @@ fn status() -> PoolStatus {
             uid: Some(1000),
             hosts: vec!["lab-7".to_owned()],
         }],
+        kept_bases: vec![KeptBase {
+            kept_for: SESSION,
+            ino: Ino(7),
+            path: "app/a.N0.T1".to_owned(),
+            version: 22,
+            size: 23,
+            host: "a".to_owned(),
+            bytes: 24,
+            since: 25,
+        }],
     }
 }
 
@@ -356,6 +366,9 @@ fn requests_of_sessions() -> Vec<ManagerRequest> {
         Q::Benefactors,
         Q::Similar(ino),
         Q::OpenSession { session, client, ino, durability: Some(Durability::on_disks(2)) },
+        Q::KeepBase { session, base: version(), host: "a".to_owned(), bytes: 25 },
+        Q::LetBaseGo { ino, kept_for: session },
+        Q::TakeUp { session, client, ino, kept_for: SESSION, durability: None },
         Q::Reserve { session, bytes: 64 << 20, avoid: vec![benefactor] },
         Q::Known { session, chunks: vec![chunk(0xc1)], room_bytes: 16 << 20 },
         Q::Receipts { session, receipts: vec![(benefactor, receipt())] },
@@ -679,8 +692,9 @@ fn kinds<T: Encode<()>>(messages: &[T]) -> BTreeSet<u8> {
 fn messages_are_byte_for_byte_as_documented() {
     let (role, pool) = (Role::Client, PoolId([1; 16]));
     let hello = Hello { protocol: PROTOCOL, role, pool: None, maker: Maker::LOCAL };
-    let join =
-        Join::new(TokenId([5; 8]), vec![6; 3], "lab-7".to_owned(), &JoinKey::of(&[0xaa; 16]), &[0xc0; 32]);
+    let (token, roles) = (TokenId([5; 8]), vec![Role::Client]);
+    let grant = Grant { token, roles, made: 1_700_000_000, end: 1_700_003_600, user: Some(user()) };
+    let join = Join::new(grant, vec![6; 3], "lab-7".to_owned(), &JoinKey::of(&[0xaa; 16]), &[0xc0; 32]);
     let text = [
         vectors("Hello", &[hello.clone(), Hello { pool: Some(pool), maker: Maker([0x3a; 8]), ..hello }]),
         vectors("Welcome", &[Welcome { role: Role::Manager, pool }]),

@@ -1,18 +1,17 @@
 //! A pool's authority: it signs the certificates of members, and gives out tokens with which new members join (docs/design/0700).
 //!
 //! A token is a text that is shown once, good for one member and a short time. It tells the fingerprint of the authority's certificate,
-//! so that the new member knows whom it talks to before it has keys, and a secret, which is proven and never sent.
+//! so that the new member knows whom it talks to before it has keys, what the member may become, and a secret, which is proven and never
+//! sent. The secret is made of what the token is for and of the authority's key. So a token is written down nowhere, and every manager that
+//! has the key knows it; that it is used once is in the manager's store, which all of them share.
 //!
 //! ```text
 //! AUTHORITY/key.pem           the authority's private key: who has it can be everybody
 //! AUTHORITY/certificate.pem   its certificate
-//! AUTHORITY/tokens/ID         a token that was given out: key, roles, user, end, and who has used it
-//! AUTHORITY/members/ID        a member that has joined: host, roles, user and time
 //! AUTHORITY/revoked           members whose keys are accepted no more, one a line
 //! ```
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -26,8 +25,9 @@ use rcgen::{
     IsCa, Issuer, KeyPair, KeyUsagePurpose,
 };
 use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer, PrivateKeyDer, PrivatePkcs8KeyDer};
-use stdchk_model::message::handshake::{HOST_NAME_BYTES_MAX, Join, JoinKey, Joined, MemberId, Role, TokenId};
-use stdchk_model::message::manager::{MemberInfo, TimeNs};
+use stdchk_model::message::handshake::{
+    Grant, HOST_NAME_BYTES_MAX, Join, JoinKey, Joined, MemberId, Role, TokenId,
+};
 use stdchk_model::{ErrorCode, Failure, PoolId, User, cbor};
 use tokio::io::BufReader;
 use tokio::net::TcpStream;
@@ -44,9 +44,9 @@ use crate::transport;
 
 const KEY_FILE: &str = "key.pem";
 const CERTIFICATE_FILE: &str = "certificate.pem";
-const TOKENS: &str = "tokens";
-const MEMBERS: &str = "members";
-/// Time for one try to join: the manager makes two files durable before it answers.
+/// What the secrets of tokens are made for.
+const SECRETS: &str = "stdchk token 1";
+/// Time for one try to join: the manager makes it durable before it answers.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time in which a host tries to join again when it gets no answer.
 const JOIN_TIME: Duration = Duration::from_secs(10);
@@ -61,43 +61,22 @@ pub struct Authority {
     pool: PoolId,
     issuer: Issuer<'static, KeyPair>,
     certificate: CertificateDer<'static>,
-    /// Held while a token is used or a member revoked: each reads and then writes.
+    /// Held while a member is revoked: that reads and then writes.
     changing: Mutex<()>,
 }
 
-/// What a token is remembered by.
-#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
-struct Given {
-    /// What the proof is made with.
-    #[n(0)]
-    key: JoinKey,
-    /// What the new member may be.
-    #[n(1)]
-    roles: Vec<Role>,
-    /// When it ends, seconds since 1970.
-    #[n(2)]
-    end: u64,
-    /// The hash of the request for which it was used.
-    #[cbor(n(3), with = "minicbor::bytes")]
-    used_by: Option<[u8; 32]>,
-    /// For whom the new member acts as a client; `None`: as whom it says.
-    #[n(4)]
-    user: Option<User>,
-}
-
-/// What a member is remembered by, under its id.
-#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
-struct Known {
-    /// What its host called itself.
-    #[n(0)]
-    host: String,
-    #[n(1)]
-    roles: Vec<Role>,
-    /// When it joined.
-    #[n(2)]
-    joined: TimeNs,
-    #[n(3)]
-    user: Option<User>,
+/// A host that has shown a token, and the certificate that it is to have once the use of the token is on record.
+pub struct Admission {
+    /// The token.
+    pub grant: Grant,
+    /// The hash of the request for the certificate: the same host may ask again, should the answer be lost.
+    pub request: [u8; 32],
+    /// The new member.
+    pub id: MemberId,
+    /// What its host calls itself.
+    pub host: String,
+    /// Its certificate (DER).
+    pub certificate: Vec<u8>,
 }
 
 /// A token as a text has it.
@@ -108,7 +87,7 @@ struct Told {
     #[cbor(n(1), with = "minicbor::bytes")]
     fingerprint: [u8; 32],
     #[n(2)]
-    id: TokenId,
+    grant: Grant,
     #[cbor(n(3), with = "minicbor::bytes")]
     secret: [u8; 16],
 }
@@ -167,7 +146,7 @@ impl Authority {
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         params.distinguished_name.push(DnType::CommonName, format!("authority of stdchk pool {pool}"));
         let certificate = params.self_signed(&key).map_err(KeysError::make)?;
-        keys::make_folder(&folder.join(TOKENS))?;
+        keys::make_folder(folder)?;
         // The certificate comes last: without it there is no authority.
         keys::write(&folder.join(KEY_FILE), &pem("PRIVATE KEY", &key.serialize_der()))?;
         keys::write(&folder.join(CERTIFICATE_FILE), &pem("CERTIFICATE", certificate.der()))?;
@@ -215,7 +194,7 @@ impl Authority {
     /// A token for one member with these roles, good for so long. A client acts as whom it says.
     ///
     /// # Errors
-    /// It can't be written down.
+    /// The system gives no random numbers.
     pub fn make_token(&self, roles: &[Role], lifetime: Duration) -> Result<String, KeysError> {
         self.give(roles, None, lifetime)
     }
@@ -223,68 +202,52 @@ impl Authority {
     /// A token for one client that acts for this user alone, good for so long.
     ///
     /// # Errors
-    /// The user is in more groups than a certificate can name, or it can't be written down.
+    /// The user is in more groups than a certificate can name, or the system gives no random numbers.
     pub fn make_user_token(&self, user: User, lifetime: Duration) -> Result<String, KeysError> {
         name_of_user(&user, self.pool)?;
         self.give(&[Role::Client], Some(user), lifetime)
     }
 
     fn give(&self, roles: &[Role], user: Option<User>, lifetime: Duration) -> Result<String, KeysError> {
-        self.forget_old_tokens();
-        let (mut id, mut secret) = ([0; 8], [0; 16]);
+        let mut id = [0; 8];
         getrandom::fill(&mut id).map_err(KeysError::make)?;
-        getrandom::fill(&mut secret).map_err(KeysError::make)?;
-        let told = Told {
-            pool: self.pool,
-            fingerprint: *blake3::hash(&self.certificate).as_bytes(),
-            id: TokenId(id),
-            secret,
-        };
-        let end =
-            (SystemTime::now() + lifetime).duration_since(SystemTime::UNIX_EPOCH).map_err(KeysError::make)?;
-        let given = Given {
-            key: JoinKey::of(&secret),
-            roles: roles.to_vec(),
-            end: end.as_secs(),
-            used_by: None,
-            user,
-        };
-        self.remember(told.id, &given)?;
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_err(KeysError::make)?;
+        let (made, end) = (now.as_secs(), now.saturating_add(lifetime).as_secs());
+        let grant = Grant { token: TokenId(id), roles: roles.to_vec(), made, end, user };
+        let fingerprint = *blake3::hash(&self.certificate).as_bytes();
+        let (pool, secret) = (self.pool, self.secret(&grant));
+        let told = Told { pool, fingerprint, grant, secret };
         Ok(format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(cbor::encode(&told))))
     }
 
-    /// Signs the certificate of a new member that shows a token. `channel`: what its connection was bound to. The same member may ask
-    /// again with the same request, if the answer was lost.
+    /// The secret of a token, which nobody without the authority's key can tell.
+    fn secret(&self, grant: &Grant) -> [u8; 16] {
+        let key = self.derive(SECRETS);
+        let hash = blake3::keyed_hash(&key, &cbor::encode(grant));
+        let (secret, _) =
+            hash.as_bytes().split_first_chunk().unwrap_or_else(|| unreachable!("a hash has 32 bytes"));
+        *secret
+    }
+
+    /// The admission of a host that shows a token. `channel`: what its connection was bound to. It comes into force once the manager's
+    /// store says that the token is used: whoever asks for it again with another request gets nothing.
     ///
     /// # Errors
-    /// The token is unknown, used, over, or not proven.
-    pub fn redeem(&self, join: &Join, channel: &[u8; 32]) -> Result<Joined, Failure> {
-        let refuse = |message: &str| {
-            Failure::new(ErrorCode::Denied, message)
-                .then("ask for a new one: `stdchk pool token`, at the manager's machine")
-        };
-        let _one = self.changing.lock();
-        let Some(mut given) = self.recall(join.token) else { return Err(refuse("the token is not known")) };
-        if !join.is_proven(&given.key, channel) {
-            return Err(refuse("the token is wrong"));
-        }
-        let request = *blake3::hash(&join.request).as_bytes();
-        if given.used_by.is_some_and(|used_by| used_by != request) {
-            return Err(refuse("the token was used before: each is good for one member"));
-        }
-        let is_over = SystemTime::now() >= SystemTime::UNIX_EPOCH + Duration::from_secs(given.end);
-        if is_over {
-            return Err(refuse("the token is too old"));
+    /// The token is none of this authority, or is not proven; it is no request for a certificate.
+    pub fn admit(&self, join: &Join, channel: &[u8; 32]) -> Result<Admission, Failure> {
+        let grant = join.grant.clone();
+        if !join.is_proven(&JoinKey::of(&self.secret(&grant)), channel) {
+            return Err(Failure::new(ErrorCode::Denied, "the token is wrong")
+                .then("ask for a new one: `stdchk pool token`, at the manager's machine"));
         }
         if join.host.len() > HOST_NAME_BYTES_MAX {
             let message = format!("the host's name has {} bytes", join.host.len());
             return Err(Failure::new(ErrorCode::Malformed, message));
         }
-        let certificate = self.sign(&join.request, &given.roles, given.user.as_ref())?;
-        self.remember_member(&certificate, &join.host)?;
-        given.used_by = Some(request);
-        self.remember(join.token, &given).map_err(internal)?;
-        Ok(Joined { certificate })
+        let certificate = self.sign(&join.request, &grant.roles, grant.user.as_ref())?;
+        let member = Member::of(&CertificateDer::from(&certificate[..]), self.pool).map_err(internal)?;
+        let (request, host) = (*blake3::hash(&join.request).as_bytes(), join.host.clone());
+        Ok(Admission { grant, request, id: member.id, host, certificate })
     }
 
     fn sign(&self, request: &[u8], roles: &[Role], user: Option<&User>) -> Result<Vec<u8>, Failure> {
@@ -298,44 +261,6 @@ impl Authority {
             .map_err(|error| Failure::new(ErrorCode::Internal, error.to_string()))?;
         let certificate = request.signed_by(&self.issuer).map_err(malformed)?;
         Ok(certificate.der().to_vec())
-    }
-
-    /// Writes down whom a certificate is for, before anybody has it.
-    fn remember_member(&self, certificate: &[u8], host: &str) -> Result<(), Failure> {
-        let Member { id, roles, user } =
-            Member::of(&CertificateDer::from(certificate), self.pool).map_err(internal)?;
-        if self.revoked().map_err(internal)?.contains(&id) {
-            let failure = Failure::new(ErrorCode::Denied, "these keys were revoked");
-            return Err(failure.then("join with new ones: remove the folder of the old ones first"));
-        }
-        let joined = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_err(internal)?;
-        let joined = TimeNs::try_from(joined.as_nanos()).map_err(internal)?;
-        let host = host.to_owned();
-        self.write_member(id, &Known { host, roles, joined, user }).map_err(internal)
-    }
-
-    /// Who has joined. Those of which nobody knows which benefactors they are: none.
-    ///
-    /// # Errors
-    /// What is written down can't be read.
-    pub fn members(&self) -> Result<Vec<MemberInfo>, KeysError> {
-        let folder = self.folder.join(MEMBERS);
-        let failed = |cause| KeysError::io("read", &folder, cause);
-        let entries = match fs::read_dir(&folder) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries.map_err(failed)?,
-        };
-        let (mut members, revoked) = (Vec::new(), self.revoked()?);
-        for entry in entries {
-            let name = entry.map_err(failed)?.file_name();
-            // Others are files that are being written.
-            let Some(id) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
-            let Some(Known { host, roles, joined, user }) = self.member(id)? else { continue };
-            let (benefactors, revoked) = (Vec::new(), revoked.contains(&id));
-            members.push(MemberInfo { id, host, roles, joined, benefactors, revoked, user });
-        }
-        members.sort_by_key(|member| (member.joined, member.id));
-        Ok(members)
     }
 
     /// Writes down that the keys of these members are accepted no more, whether they joined here or at another manager of the pool.
@@ -354,59 +279,10 @@ impl Authority {
     pub fn revoked(&self) -> Result<BTreeSet<MemberId>, KeysError> {
         keys::revoked_in(&self.folder)
     }
-
-    fn member(&self, id: MemberId) -> Result<Option<Known>, KeysError> {
-        let path = self.folder.join(MEMBERS).join(id.to_string());
-        let text = match own::text(&path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            text => text.map_err(|cause| KeysError::io("read", &path, cause))?,
-        };
-        let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|error| KeysError::unusable(&path, error))?;
-        cbor::decode(&bytes).map(Some).map_err(|error| KeysError::unusable(&path, error))
-    }
-
-    fn write_member(&self, id: MemberId, known: &Known) -> Result<(), KeysError> {
-        let folder = self.folder.join(MEMBERS);
-        keys::make_folder(&folder)?;
-        keys::write(&folder.join(id.to_string()), &URL_SAFE_NO_PAD.encode(cbor::encode(known)))
-    }
-
-    fn token_file(&self, id: TokenId) -> PathBuf {
-        let digits: String = id.0.iter().map(|byte| format!("{byte:02x}")).collect();
-        self.folder.join(TOKENS).join(digits)
-    }
-
-    fn remember(&self, id: TokenId, given: &Given) -> Result<(), KeysError> {
-        let path = self.token_file(id);
-        keys::make_folder(&self.folder.join(TOKENS))?;
-        keys::write(&path, &URL_SAFE_NO_PAD.encode(cbor::encode(given)))
-    }
-
-    fn recall(&self, id: TokenId) -> Option<Given> {
-        given_in(&self.token_file(id))
-    }
-
-    /// Tokens that are over open nothing: they go.
-    fn forget_old_tokens(&self) {
-        let Ok(entries) = fs::read_dir(self.folder.join(TOKENS)) else { return };
-        for path in entries.flatten().map(|entry| entry.path()) {
-            let is_over =
-                |given: Given| SystemTime::now() >= SystemTime::UNIX_EPOCH + Duration::from_secs(given.end);
-            // What can't be read may be one that is being written.
-            if given_in(&path).is_some_and(is_over) {
-                let _ = fs::remove_file(&path);
-            }
-        }
-    }
 }
 
 fn internal(error: impl std::fmt::Display) -> Failure {
     Failure::new(ErrorCode::Internal, error.to_string())
-}
-
-fn given_in(path: &Path) -> Option<Given> {
-    let bytes = URL_SAFE_NO_PAD.decode(own::text(path).ok()?).ok()?;
-    cbor::decode(&bytes).ok()
 }
 
 fn params(pool: PoolId, roles: &[Role], user: Option<&User>) -> Result<CertificateParams, KeysError> {
@@ -490,7 +366,7 @@ async fn join_with(address: &str, told: &Told, key: &KeyPair, request: &[u8]) ->
     let mut reader = Patient::new(BufReader::new(reader), PATIENCE);
     let mut writer = Patient::new(writer, PATIENCE);
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let join = Join::new(told.id, request.to_vec(), host, &JoinKey::of(&told.secret), &channel);
+    let join = Join::new(told.grant.clone(), request.to_vec(), host, &JoinKey::of(&told.secret), &channel);
     let Joined { certificate } = say(&mut reader, &mut writer, &join).await?;
     Ok(Parts {
         key: PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der())),
@@ -527,12 +403,17 @@ mod tests {
             }
             request.truncate(if turn % 7 == 6 { turn % genuine.len() } else { genuine.len() });
             let channel = [9; 32];
-            let join = Join::new(told.id, request, "lab-7".to_owned(), &JoinKey::of(&told.secret), &channel);
-            assert!(authority.redeem(&join, &[8; 32]).is_err(), "it was said on another connection");
-            let Ok(joined) = authority.redeem(&join, &channel) else { continue };
+            let key_of_token = JoinKey::of(&told.secret);
+            let more = Grant { roles: vec![Role::Operator], ..told.grant.clone() };
+            let greedy = Join::new(more, request.clone(), "lab-7".to_owned(), &key_of_token, &channel);
+            assert!(authority.admit(&greedy, &channel).is_err(), "it asks for more than the token is for");
+            let join = Join::new(told.grant, request, "lab-7".to_owned(), &key_of_token, &channel);
+            assert!(authority.admit(&join, &[8; 32]).is_err(), "it was said on another connection");
+            let Ok(admission) = authority.admit(&join, &channel) else { continue };
             signed += 1;
-            assert!(authority.redeem(&join, &channel).is_ok(), "the answer may have been lost");
-            let certificate = CertificateDer::from(joined.certificate);
+            let again = authority.admit(&join, &channel).map(|again| again.id);
+            assert_eq!(again, Ok(admission.id), "the answer may have been lost");
+            let certificate = CertificateDer::from(admission.certificate);
             let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
             let parts = Parts { key, certificate, authority: authority.certificate.clone() };
             if let Ok(keys) = parts.keys(folder.path()) {

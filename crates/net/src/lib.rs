@@ -24,14 +24,14 @@ mod slab;
 pub mod transport;
 pub mod waits;
 
-pub use authority::{Authority, join};
+pub use authority::{Admission, Authority, join};
 pub use buffer::{Buffer, BufferPool, kept_bytes};
 pub use bytes::Bytes;
 pub use connection::{CallError, Carried, Connection, Identity, Progress};
 pub use data_dir::{DataDir, DataDirError};
 pub use elsewhere::elsewhere;
 pub use keys::{Keys, KeysError, Member, Parts};
-pub use machine::{VARIABLE as HOST_VARIABLE, machine};
+pub use machine::{VARIABLE as HOST_VARIABLE, host, machine};
 pub use managers::Managers;
 pub use retry::Retry;
 pub use server::{Caller, Service, serve};

@@ -4,6 +4,7 @@
 //! machine and its /etc/machine-id, where there is one: containers of one image share that, and differ in their names.
 
 use stdchk_model::MachineId;
+use stdchk_model::limits::NAME_BYTES_MAX;
 
 /// The variable that names this machine.
 pub const VARIABLE: &str = "STDCHK_HOST";
@@ -19,6 +20,14 @@ pub fn machine() -> MachineId {
             of("found", &said)
         }
     }
+}
+
+/// What this machine calls itself, for people: at most as long as a name may be.
+pub fn host() -> String {
+    let named = std::env::var(VARIABLE).ok().filter(|name| !name.is_empty());
+    let mut host = named.unwrap_or_else(|| rustix::system::uname().nodename().to_string_lossy().into_owned());
+    host.truncate(host.floor_char_boundary(NAME_BYTES_MAX));
+    host
 }
 
 fn of(how: &str, said: &[u8]) -> MachineId {

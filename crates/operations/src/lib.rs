@@ -90,8 +90,8 @@ pub use rename::Rename;
 pub use restore::{Restore, Restored, RestoredFile};
 pub use stat::Stat;
 pub use status::{
-    BenefactorStatus, Condition, ExposedSet, Exposures, HeldBack, Keeper, ManagerState, ManagerStatus,
-    Recovery, RegisteredBackup, Savings, Status,
+    BenefactorStatus, Condition, ExposedSet, Exposures, HeldBack, Keeper, KeptBase, ManagerState,
+    ManagerStatus, Recovery, RegisteredBackup, Savings, Status,
 };
 pub use stdchk_client::Depth;
 pub use target::Target;

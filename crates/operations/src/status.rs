@@ -8,9 +8,9 @@ use stdchk_model::message::manager::{
     self, BenefactorInfo, BenefactorState, BrokenEncodings, KeeperInfo, ManagerInfo, MemorySpace, PoolStatus,
     Space,
 };
-use stdchk_model::{Maker, Tier, size};
+use stdchk_model::{Maker, SessionId, Tier, size};
 
-use crate::error::{About, Result};
+use crate::error::{About, Code, Error, Result};
 use crate::pool::Pool;
 use crate::text::time_exact;
 
@@ -162,6 +162,30 @@ pub struct ExposedSet {
     pub in_memory: u64,
 }
 
+/// A version that is kept because a file in the spool of a mount has parts of it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct KeptBase {
+    /// Which of all.
+    #[serde(serialize_with = "shown")]
+    pub id: SessionId,
+    /// The file.
+    pub path: String,
+    /// The version.
+    pub version: u64,
+    /// Its size, bytes.
+    pub version_bytes: u64,
+    /// What the host calls itself on whose disk the spool is.
+    pub host: String,
+    /// What the spool holds of the file, bytes.
+    pub spooled_bytes: u64,
+    /// Since when.
+    pub since: String,
+}
+
+fn shown<S: serde::Serializer>(id: &SessionId, out: S) -> Result<S::Ok, S::Error> {
+    out.collect_str(id)
+}
+
 /// All that is known of a pool's state.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Status {
@@ -224,6 +248,8 @@ pub struct Status {
     pub held_back: HeldBack,
     /// The managers that share the pool's state, the one that leads first; none if it is on one manager's disk.
     pub managers: Vec<ManagerStatus>,
+    /// Versions that are kept for files in spools, the oldest first.
+    pub kept_bases: Vec<KeptBase>,
 }
 
 /// Who made encodings whose fragments don't make their chunks.
@@ -342,6 +368,26 @@ pub struct Keeper {
 }
 
 impl Pool {
+    /// Keeps the version no longer that is kept for a file in a spool, which `id` begins the number of: what waits there may be lost.
+    ///
+    /// # Errors
+    /// [`Code::NotFound`](crate::Code::NotFound): none is kept under such a number, or several are.
+    pub async fn forget_spooled(&self, id: &str) -> Result<KeptBase> {
+        let status = self.client.status().await.about(self.shown())?;
+        let mut found = status.kept_bases.iter().filter(|base| base.kept_for.to_string().starts_with(id));
+        let (Some(base), None) = (found.next(), found.next()) else {
+            let next = "`stdchk status` lists the files in spools that keep a version, with their numbers";
+            return Err(Error::new(
+                Code::NotFound,
+                id,
+                "not one file in a spool has a number that begins so",
+                next,
+            ));
+        };
+        self.client.let_base_go(base.ino, base.kept_for).await.about(&base.path)?;
+        Ok(kept_base(base))
+    }
+
     /// How the pool is.
     ///
     /// # Errors
@@ -409,6 +455,7 @@ impl Status {
             recovery: Recovery::new(&status.keepers),
             held_back: HeldBack::new(&status.held),
             managers: status.managers.iter().map(manager).collect(),
+            kept_bases: status.kept_bases.iter().map(kept_base).collect(),
         }
     }
 
@@ -438,6 +485,18 @@ fn exposed_set(set: &manager::ExposedSet) -> ExposedSet {
         bytes: set.exposed.bytes,
         since: set.exposed.since.map(time_exact),
         in_memory: set.exposed.in_memory,
+    }
+}
+
+fn kept_base(base: &manager::KeptBase) -> KeptBase {
+    KeptBase {
+        id: base.kept_for,
+        path: base.path.clone(),
+        version: base.version,
+        version_bytes: base.size,
+        host: base.host.clone(),
+        spooled_bytes: base.bytes,
+        since: time_exact(base.since),
     }
 }
 

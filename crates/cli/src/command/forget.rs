@@ -1,4 +1,4 @@
-//! `stdchk forget`: takes a benefactor out of the pool whose disk won't come back.
+//! `stdchk forget`: gives up what won't come back: a benefactor whose disk is gone, or a file in a spool that is.
 
 use std::str::FromStr;
 
@@ -16,16 +16,39 @@ A benefactor that is silent for half a minute counts as lost, and its chunks are
 pool stays degraded until it returns or is forgotten. One that is on-line isn't forgotten. If a forgotten one
 returns after all, it joins again with all that it holds.
 
+A file that waits in the spool of a mount and has parts of a version keeps that version, whatever is removed. If the
+disk with the spool won't come back, forget the file by the number that `status` shows behind it. Should its mount
+come back after all, what it wrote is lost once the version is removed.
+
 Example:
   stdchk status                 b2 is lost, no chunks are at risk
-  stdchk forget b2")]
+  stdchk forget b2
+  stdchk forget s3f21c0         the start of a number, as far as it is the only one")]
 pub struct Arguments {
-    /// The benefactors, as `status` names them
-    #[arg(value_name = "BENEFACTOR", required = true, value_parser = benefactor_id)]
-    benefactors: Vec<BenefactorId>,
+    /// Benefactors or files in spools, as `status` names them
+    #[arg(value_name = "BENEFACTOR|FILE", required = true, value_parser = gone)]
+    gone: Vec<Gone>,
     /// Forget also what holds the only copy of chunks: these are lost
     #[arg(long)]
     force: bool,
+}
+
+/// What won't come back.
+#[derive(Clone, Debug)]
+enum Gone {
+    Benefactor(BenefactorId),
+    /// A file in a spool, by the start of its number.
+    Spooled(String),
+}
+
+fn gone(text: &str) -> Result<Gone, String> {
+    match text.strip_prefix('s').map(str::to_ascii_lowercase) {
+        Some(digits) if !digits.is_empty() && digits.chars().all(|digit| digit.is_ascii_hexdigit()) => {
+            Ok(Gone::Spooled(digits))
+        }
+        Some(_) => Err("a file in a spool is named like s3f21c0, see `stdchk status`".to_owned()),
+        None => benefactor_id(text).map(Gone::Benefactor),
+    }
 }
 
 /// Reads the name of a benefactor.
@@ -39,9 +62,19 @@ pub fn benefactor_id(text: &str) -> Result<BenefactorId, String> {
 /// Runs the command.
 pub async fn run(arguments: &Arguments, context: &Context) -> Outcome {
     let pool = context.pool().await?;
-    for id in &arguments.benefactors {
-        pool.forget(*id, arguments.force).await?;
-        output::line(format_args!("{id} is forgotten"))?;
+    for gone in &arguments.gone {
+        match gone {
+            Gone::Benefactor(id) => {
+                pool.forget(*id, arguments.force).await?;
+                output::line(format_args!("{id} is forgotten"))?;
+            }
+            Gone::Spooled(id) => {
+                let base = pool.forget_spooled(id).await?;
+                let (path, host) = (output::shown(&base.path), output::shown(&base.host));
+                let version = base.version;
+                output::line(format_args!("{path}@{version} is kept for no spool of {host} any more"))?;
+            }
+        }
     }
     Ok(())
 }

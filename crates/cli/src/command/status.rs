@@ -193,6 +193,7 @@ fn print_figures(report: &Status) -> Outcome {
         report.chunks, report.chunks_at_risk, report.chunks_lost, report.repairs_pending, report.repairs_done
     ))?;
     print_exposed(report)?;
+    print_kept_bases(report)?;
     print_recovery(&report.recovery)?;
     print_held(&report.held_back)?;
     output::line(format_args!("sessions  {} open", report.sessions))
@@ -256,6 +257,22 @@ fn days_or_less(seconds: u64) -> String {
     let units = [(86_400, "d"), (3_600, "h"), (60, "min")];
     let found = units.iter().find(|(unit, _)| seconds >= 2 * unit);
     found.map_or_else(|| format!("{seconds} s"), |(unit, name)| format!("{} {name}", seconds / unit))
+}
+
+/// Which versions stay for files that wait in spools.
+fn print_kept_bases(report: &Status) -> Outcome {
+    for base in &report.kept_bases {
+        let (path, host) = (output::shown(&base.path), output::shown(&base.host));
+        output::line(format_args!(
+            "kept      {path}@{} ({}), since {}, for {} in a spool of {host} (s{})",
+            base.version,
+            size::human(base.version_bytes),
+            base.since,
+            size::human(base.spooled_bytes),
+            base.id
+        ))?;
+    }
+    Ok(())
 }
 
 /// What the loss of one more benefactor may cost.

@@ -68,7 +68,11 @@ impl Session {
         let durability = self.policy.at_commit();
         let again =
             self.made.lock().as_ref().map(|made| made.request(session, &self.pool, Some((ino, durability))));
-        let opened = ManagerRequest::OpenSession { session, client, ino, durability: Some(durability) };
+        let durability = Some(durability);
+        let opened = match self.taken_up.get().copied() {
+            Some(kept_for) => ManagerRequest::TakeUp { session, client, ino, kept_for, durability },
+            None => ManagerRequest::OpenSession { session, client, ino, durability },
+        };
         let opened = self.pool.manager.ask(&opened).await;
         let opened = match (opened, again) {
             (Err(failure), Some(again)) if failure.code == ErrorCode::NotFound => {
@@ -108,18 +112,35 @@ impl Session {
         Self::open_as(pool, session, request, false).await
     }
 
-    /// A session in place of another one, which encrypted with this key: what was written for that never comes to lie in the clear,
-    /// wherever the file is now.
-    pub(crate) async fn open_with(
+    /// A session in place of the one under which the spool knows the file, over what is kept for that. It encrypted with this key: what was
+    /// written for that never comes to lie in the clear, wherever the file is now.
+    pub(crate) async fn take_up(
         pool: &Arc<Inner>,
         ino: Ino,
+        kept_for: SessionId,
         kept: Option<KeyId>,
     ) -> Result<Arc<Self>, Failure> {
         let (session, client) = (SessionId(crate::random()?), pool.client);
-        let request = ManagerRequest::OpenSession { session, client, ino, durability: None };
+        let request = ManagerRequest::TakeUp { session, client, ino, kept_for, durability: None };
         pool.attend().await?;
         let opened = pool.manager.ask(&request).await?;
-        Self::begin(pool, session, opened, false, kept).await
+        let session = Self::begin(pool, session, opened, false, kept).await?;
+        session.taken_up.get_or_init(|| kept_for);
+        Ok(session)
+    }
+
+    /// Has the manager keep the version that this session builds on until what is written over it, which a spool holds so many bytes of,
+    /// is committed: also if this process ends before.
+    ///
+    /// # Errors
+    /// It can't be kept; `NoSpace`: too many are.
+    pub(crate) async fn keep_base(&self, bytes: u64) -> Result<(), Failure> {
+        let Some(base) = self.version().await else { return Ok(()) };
+        let (session, host) = (self.id, stdchk_net::host());
+        match self.ask(&ManagerRequest::KeepBase { session, base, host, bytes }).await? {
+            ManagerReply::Done => Ok(()),
+            _ => Err(crate::unexpected("KeepBase")),
+        }
     }
 
     /// A session on a file of which nothing is kept. What it had is read as far as it can be, to be found again.

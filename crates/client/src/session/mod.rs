@@ -26,8 +26,8 @@ mod stripe;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use tokio::time::Instant;
 
 use bytes::{Bytes, BytesMut};
@@ -103,6 +103,8 @@ pub struct Session {
     is_to_be_held: AtomicBool,
     /// How the file was made, until it is known to be durable.
     made: Mutex<Option<Made>>,
+    /// The session that was first to commit the file, of one that was taken up from a spool.
+    taken_up: OnceLock<SessionId>,
     /// Told when somebody is done with a chunk that they claimed.
     claims: Notify,
     /// Held while the manager is told of chunks, and for the commit that rests on what it was told.
@@ -181,6 +183,7 @@ impl Session {
             copies_stand_in: Mutex::default(),
             is_to_be_held: AtomicBool::new(false),
             made: Mutex::default(),
+            taken_up: OnceLock::new(),
             claims: Notify::new(),
             telling: tokio::sync::Mutex::default(),
             is_closed: AtomicBool::new(false),
@@ -261,6 +264,9 @@ impl Session {
                 "the manager did not note that the file is lost",
             ));
         }
+        // Nobody will build on it.
+        let kept_for = self.taken_up.get().copied().unwrap_or(session);
+        self.pool.manager.ask(&ManagerRequest::LetBaseGo { ino: self.ino(), kept_for }).await?;
         // Why it is given up is known.
         let _ = self.close(true).await;
         Ok(())

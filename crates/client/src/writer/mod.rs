@@ -54,6 +54,8 @@ pub struct Writer {
     synced: AtomicBool,
     unsynced: AtomicBool,
     syncing: Mutex<()>,
+    /// The manager keeps the version of which the image has parts.
+    base_kept: AtomicBool,
     /// What made a push in the background fail: an incremental write can't be saved any more.
     failure: Mutex<Option<Failure>>,
     /// An image that is in the session, and what its record says, which must stay until that is committed.
@@ -149,6 +151,7 @@ impl Writer {
             synced: AtomicBool::new(false),
             unsynced: AtomicBool::new(true),
             syncing: Mutex::default(),
+            base_kept: AtomicBool::new(false),
             failure: Mutex::default(),
             kept: Mutex::default(),
         }
@@ -478,6 +481,10 @@ impl Writer {
     pub async fn flush(self: &Arc<Self>, mtime: TimeNs, closed: bool) -> Result<(), Failure> {
         self.failure.lock().clone().map_or(Ok(()), Err)?;
         while !self.begin_version() {
+            if !self.keep_base().await? {
+                self.fall_back().await?;
+                continue;
+            }
             match self.try_note_state(mtime, closed) {
                 Err(error) if self.has_no_room(&error) => self.fall_back().await?,
                 noted => return noted.map_err(|error| self.unspooled("noting a close", &error)),
@@ -490,6 +497,25 @@ impl Writer {
             self.let_go();
         }
         Ok(())
+    }
+
+    /// Sees to it that the version of which the image has parts stays until it is pushed, whatever becomes of this mount, of the manager, and
+    /// of the version. False: no more are kept, so that the file goes another way.
+    async fn keep_base(&self) -> Result<bool, Failure> {
+        let top = self.layers.read().top().cloned();
+        let is_needed = self.base.is_some() && !self.base_kept.load(Ordering::Acquire);
+        let Some(image) = top.filter(|image| is_needed && !image.hides_all_below()) else { return Ok(true) };
+        match self.session().keep_base(image.bytes()).await {
+            Err(failure) if failure.code == ErrorCode::NoSpace => {
+                tracing::warn!(ino = %self.ino(), %failure, "a file goes through memory and not through the spool");
+                Ok(false)
+            }
+            kept => {
+                kept?;
+                self.base_kept.store(true, Ordering::Release);
+                Ok(true)
+            }
+        }
     }
 
     /// Says in the record how far the file got.
@@ -517,7 +543,7 @@ impl Writer {
     /// # Errors
     /// It isn't.
     pub async fn sync(self: &Arc<Self>, mtime: TimeNs) -> Result<(), Failure> {
-        if !self.is_spooled() {
+        if !self.is_spooled() || !self.keep_base().await? {
             return self.commit(mtime).await.map(drop);
         }
         let image = self.layers.read().top().cloned();

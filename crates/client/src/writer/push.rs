@@ -86,7 +86,7 @@ impl Writer {
 
     /// A session that failed can't be saved by; another one takes its place, over the same version.
     async fn begin_again(&self, image: &Image) -> Result<(), Failure> {
-        let session = Session::open_with(&self.pool, self.ino(), self.session().key()).await?;
+        let session = Session::take_up(&self.pool, self.ino(), self.id, self.session().key()).await?;
         if let Err(failure) = self.prepare(&session, image).await {
             // Why it is of no use counts, not how it ends.
             let _ = session.close(false).await;
@@ -288,7 +288,8 @@ impl Writer {
     /// It isn't; `NotFound`: there is no such file any more.
     pub(crate) async fn give_up(pool: &Arc<Inner>, left: &Left) -> Result<(), Failure> {
         let record = left.found.record();
-        let session = Session::open_with(pool, left.name.ino, record.and_then(|record| record.key)).await?;
+        let key = record.and_then(|record| record.key);
+        let session = Session::take_up(pool, left.name.ino, left.name.id, key).await?;
         session.give_up(record.map_or(0, |record| record.size)).await
     }
 
@@ -314,13 +315,15 @@ impl Writer {
             tracing::error!(%ino, "a closed file was in the spool, not synced, when the machine went down: it is lost");
             return Ok(None);
         };
-        let session = Session::open_with(pool, ino, record.key).await?;
+        let session = Session::take_up(pool, ino, left.name.id, record.key).await?;
         let Record { mtime, closed, base, synced, .. } = *record;
         let layers =
             Layers { protocol: Protocol::Clw, filling: Some(Arc::clone(image)), ..Layers::default() };
         let mut writer = Self::new(pool, session, Some(Arc::clone(spool)), layers);
         (writer.id, writer.base) = (left.name.id, base);
         writer.synced.store(synced, Ordering::Release);
+        // If it is kept, this is known by now.
+        writer.base_kept.store(true, Ordering::Release);
         writer.unsynced.store(false, Ordering::Release);
         let noted = Noted { mtime, closed };
         *writer.noted.lock() = Some(noted);

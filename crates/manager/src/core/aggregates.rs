@@ -39,7 +39,7 @@ impl Core {
             Err(_) => self.namespace.make_unnamed(folder)?,
         };
         // Without its session nobody would ever remove it.
-        self.open_session(id, client, (ino, None), now).inspect_err(|_| self.namespace.drop_unused(ino))
+        self.open_session(id, client, (ino, None), None, now).inspect_err(|_| self.namespace.drop_unused(ino))
     }
 
     pub(super) fn aggregate(

@@ -29,6 +29,7 @@ use stdchk_protect::{Held, favoured};
 
 use super::benefactors::Registry;
 use super::chunk::{Chunk, Holder, held};
+use super::members::Members;
 use super::{Answer, Core, Now};
 
 /// Checks that one benefactor has on order or is about to get: each reads a whole chunk from others.
@@ -249,12 +250,10 @@ impl Checks {
     }
 
     /// Who made encodings that were found broken lately.
-    pub fn broken(&self) -> Vec<BrokenEncodings> {
-        let broken = |(maker, (count, _)): (&Maker, &(u64, u64))| BrokenEncodings {
-            maker: *maker,
-            count: *count,
-            uid: None,
-            hosts: Vec::new(),
+    pub fn broken(&self, members: &Members) -> Vec<BrokenEncodings> {
+        let broken = |(maker, (count, _)): (&Maker, &(u64, u64))| {
+            let (uid, hosts) = members.of_maker(*maker);
+            BrokenEncodings { maker: *maker, count: *count, uid, hosts }
         };
         self.makers.iter().map(broken).collect()
     }

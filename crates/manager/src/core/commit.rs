@@ -103,6 +103,9 @@ impl Core {
         };
         self.references.introduce(&root, &referred);
         let (info, position) = self.namespace.commit(ino, version)?;
+        // What was kept for the file in a spool is in this version.
+        let kept_for = self.sessions.get(session)?.taken_up.unwrap_or(session);
+        self.namespace.let_base_go(ino, kept_for);
         self.settle_references();
         let milestone = self.milestone(ino, info.version, position, &policy);
         // Where the only copy is on a disk from the beginning nothing ever lacks one.

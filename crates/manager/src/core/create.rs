@@ -110,7 +110,7 @@ impl Core {
         };
         // The number may come from the asker.
         self.namespace.allow_user(Need::Update(ino))?;
-        let mut opened = self.open_session(session, client, (ino, durability), now)?;
+        let mut opened = self.open_session(session, client, (ino, durability), None, now)?;
         // Most files that are made are small, and get their content soon: it needs no question. Those that are merely made, and stay
         // open, take no space from others: in a pool that is nearly full nothing is set aside.
         let small = SMALL_BYTES as u64;

@@ -305,6 +305,9 @@ impl Core {
             Q::Change { .. }
             | Q::Create { .. }
             | Q::OpenSession { .. }
+            | Q::TakeUp { .. }
+            | Q::KeepBase { .. }
+            | Q::LetBaseGo { .. }
             | Q::OpenContainer { .. }
             | Q::Reserve { .. }
             | Q::Known { .. }
@@ -321,6 +324,7 @@ impl Core {
     pub(super) fn accept_older_store(&mut self) -> Answer {
         if self.history.is_set_back() {
             self.history.accept();
+            self.members.forget_tokens(self.namespace.position);
             self.namespace.leave_out_given_up_inos();
             let now_ms = self.locations.now_ms;
             self.sessions.hear_all(now_ms);

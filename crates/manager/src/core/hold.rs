@@ -257,6 +257,9 @@ impl Core {
                 }
             }
         }
+        for base in self.namespace.bases.values() {
+            self.references.load_kept(&base.root, base.wanted, &mut self.locations)?;
+        }
         self.references.loaded(&mut self.locations)
     }
 

@@ -500,6 +500,10 @@ impl Core {
     }
 
     fn unlink_member(&mut self, folder: Ino, place: (Ino, &str), ino: Ino) {
+        if self.namespace.is_built_on(ino) {
+            tracing::debug!(%ino, "a file stays of which a newer version waits in a spool");
+            return;
+        }
         if self.namespace.unlink(place).is_err() {
             return;
         }

@@ -6,6 +6,7 @@
 
 mod aggregates;
 mod bandwidths;
+mod bases;
 mod benefactors;
 mod checks;
 mod chunk;
@@ -22,6 +23,7 @@ mod inode;
 mod lifetimes;
 mod locations;
 mod look;
+mod members;
 mod memory;
 mod namespace;
 mod operations;
@@ -74,6 +76,8 @@ use self::history::History;
 pub use self::hosts::HostKey;
 use self::hosts::Hosts;
 use self::locations::Locations;
+pub use self::members::NewMember;
+pub(crate) use self::members::{TOKENS_FROM_KEY, second, tokens_from};
 use self::namespace::Namespace;
 use self::operations::Operations;
 use self::placing::Rankings;
@@ -181,6 +185,7 @@ pub struct Core {
     /// The store has room for more than what makes room again.
     has_room: bool,
     shut_out: shut_out::ShutOut,
+    members: members::Members,
     terms: terms::Terms,
     locations: Locations,
     sessions: Sessions,
@@ -223,6 +228,7 @@ impl Core {
         core.namespace.check_tree()?;
         core.count_versions()?;
         core.lifetimes.begin(core.namespace.lived_ms);
+        core.members.begin(now);
         core.locations.is_counting = found;
         core.history.begin(store.sequence());
         core.locations.holdings.begin(store.sequence(), core.backups.begin());
@@ -263,6 +269,7 @@ impl Core {
             rankings: Rankings::default(),
             has_room: true,
             shut_out: shut_out::ShutOut::default(),
+            members: members::Members::default(),
             terms: terms::Terms::new(setting.start),
             locations: Locations::default(),
             sessions: Sessions::default(),
@@ -298,6 +305,8 @@ impl Core {
             Some(Table::Past) => self.hosts.load(rest, bytes),
             Some(Table::Backup) => self.backups.load(rest, bytes)?,
             Some(Table::ShutOut) => self.shut_out.load(rest, bytes)?,
+            Some(Table::Member) => self.members.load_member(rest, bytes)?,
+            Some(Table::Token) => self.members.load_token(rest, bytes)?,
             Some(Table::Names) => self.references.load(rest, bytes, &mut self.locations)?,
             Some(table) => self.namespace.load(table, rest, bytes)?,
             None => {
@@ -345,6 +354,7 @@ impl Core {
         self.history.take_changes(&mut batch);
         self.shut_out.take_changes(&mut batch);
         self.backups.take_changes(&mut batch);
+        self.members.take_changes(&mut batch);
         self.hosts.take_changes(&mut batch);
         batch
     }
@@ -403,7 +413,15 @@ impl Core {
         match request {
             Q::Change { id, change } => self.change(id, &change),
             Q::OpenSession { session, client, ino, durability } => {
-                self.open_session(session, client, (ino, durability), now)
+                self.open_session(session, client, (ino, durability), None, now)
+            }
+            Q::TakeUp { session, client, ino, kept_for, durability } => {
+                self.open_session(session, client, (ino, durability), Some(kept_for), now)
+            }
+            Q::KeepBase { session, base, host, bytes } => self.keep_base(session, base, (host, bytes), now),
+            Q::LetBaseGo { ino, kept_for } => {
+                self.namespace.let_base_go(ino, kept_for);
+                Ok(ManagerReply::Done)
             }
             Q::Create { .. } => self.create(request, now),
             Q::OpenContainer { session, client, folder } => self.open_container(session, client, folder, now),
@@ -477,6 +495,7 @@ impl Core {
             Q::GetPolicy(ino) => ManagerReply::Policy(namespace.policy(ino)?),
             Q::Pace { ino, machine } => self.pace(ino, machine)?,
             Q::Sets(ino) => ManagerReply::Sets(self.sets(ino)?),
+            Q::Members => ManagerReply::Members(self.list_members()),
             Q::Status => {
                 let mut status = self.status(now);
                 let may_list = |folder: &str| {
@@ -563,12 +582,18 @@ impl Core {
         id: SessionId,
         client: ClientId,
         (ino, durability): (Ino, Option<Durability>),
+        taken_up: Option<SessionId>,
         now: Now,
     ) -> Answer {
         if durability.is_some_and(|needed| needed.distance == 0 || needed.in_memory == Some(0)) {
             return Err(commit::invalid("a version that is at distance 0 is lost"));
         }
-        let (base, base_root) = self.namespace.version(ino, None)?.unzip();
+        let kept = taken_up.and_then(|kept_for| self.namespace.kept_base(ino, kept_for));
+        let (base, base_root) = match kept {
+            Some(kept) => Some(kept),
+            None => self.namespace.version(ino, None)?,
+        }
+        .unzip();
         let policy = self.namespace.policy(ino)?;
         let base_at = self.namespace.position(ino)?;
         let is_new = durability.is_none();
@@ -578,6 +603,8 @@ impl Core {
         if self.sessions.open(id, holder, ino, (base_root.clone(), base_at), (durability, is_new), now.ms)? {
             self.namespace.hold(ino);
             self.build_on(base_root.as_ref(), None);
+            let session = self.sessions.get_mut(id, now.ms)?;
+            (session.begun_with, session.taken_up) = (base.clone(), taken_up);
         }
         let (benefactors, room_bytes) = (Vec::new(), 0);
         Ok(ManagerReply::Session {
@@ -813,6 +840,9 @@ impl Core {
             for id in self.sessions.expired(now.ms, self.setting.timing.client_lease_ms) {
                 self.end_session(id, VersionState::Interrupted);
             }
+        }
+        if !is_set_back {
+            self.namespace.let_old_bases_go();
         }
         self.update_states(now);
         let may_store = self.has_room && !is_set_back;

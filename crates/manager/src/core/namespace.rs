@@ -10,6 +10,7 @@ use stdchk_model::limits::{LIST_ENTRIES_MAX, PATH_BYTES_MAX};
 use stdchk_model::message::manager::{Attr, Change, DirEntry, FileKind, TimeNs};
 use stdchk_model::{ErrorCode, Failure, Ino, MapRoot, SessionId, User, name};
 
+use super::bases::Bases;
 use super::inode::{Body, Directory, File, Inode};
 use super::lifetimes::Noted;
 use crate::record::GIVEN_UP_INOS;
@@ -46,6 +47,8 @@ pub struct Namespace {
     pub(super) changed: Changed,
     /// What is noted of the checkpoint sets of folders, if anything is.
     pub(super) noted: BTreeMap<Ino, Noted>,
+    /// Versions that are kept for files in spools.
+    pub(super) bases: Bases,
     /// For how long the manager has lived, all its starts together, milliseconds: what ages are measured by, whatever the calendar does.
     pub(super) lived_ms: u64,
     /// For whom the present operation is done; `None`: for who may do all.
@@ -103,6 +106,7 @@ impl Namespace {
             references: Vec::new(),
             changed: Changed::default(),
             noted: BTreeMap::new(),
+            bases: Bases::default(),
             lived_ms: 0,
             user: None,
         }
@@ -493,6 +497,7 @@ impl Namespace {
                 for (number, version) in file.versions {
                     self.forget_version(ino, number, &version);
                 }
+                self.let_bases_go_of(ino);
             }
             Body::Directory(directory) if !directory.policy.is_empty() => {
                 self.changed.policies.insert(ino);

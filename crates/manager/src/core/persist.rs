@@ -6,14 +6,14 @@
 use std::collections::HashSet;
 
 use stdchk_model::message::manager::{FileKind, VersionState};
-use stdchk_model::{Ino, cbor};
+use stdchk_model::{Ino, SessionId, cbor};
 
 use super::inode::{Body, Directory, File, Inode, Version};
 use super::lifetimes::Noted;
 use super::namespace::{Changed, Namespace};
 use crate::record::{
-    EntryRecord, InodeRecord, LAYOUT, NotedRecord, PolicyRecord, VersionRecord, decode, entry_key, ino_key,
-    split_number, version_key,
+    BaseRecord, EntryRecord, InodeRecord, LAYOUT, NotedRecord, PolicyRecord, VersionRecord, base_key, decode,
+    entry_key, ino_key, split_number, version_key,
 };
 use crate::store::{Batch, StoreError, Table};
 
@@ -30,6 +30,9 @@ impl Namespace {
         for (ino, number) in &changed.versions {
             let version = self.file(*ino).ok().and_then(|file| file.versions.get(number));
             write(batch, Table::Version, &version_key(*ino, *number), version.map(version_record));
+        }
+        for ((ino, kept_for), record) in self.bases.take_changes() {
+            write(batch, Table::Base, &base_key(ino, kept_for), record.map(cbor::encode));
         }
         changed.pool
     }
@@ -61,6 +64,7 @@ impl Namespace {
             Table::Entry => self.load_entry(ino, rest, &decode(bytes, "a directory entry")?)?,
             Table::Version => self.load_version(ino, rest, decode(bytes, "a version")?)?,
             Table::Policy => self.load_policy(ino, decode(bytes, "a policy")?)?,
+            Table::Base => self.load_base(ino, rest, decode(bytes, "a version that is kept for a spool")?)?,
             Table::Noted => self.load_noted(ino, decode(bytes, "a folder's checkpoint sets")?)?,
             _ => return Err(StoreError::new("reading the namespace", format!("it has no table {table}"))),
         }
@@ -171,6 +175,15 @@ impl Namespace {
         file.versions.insert(number, version.clone());
         file.next_version = file.next_version.max(number.saturating_add(1));
         self.count_version(&version);
+        Ok(())
+    }
+
+    fn load_base(&mut self, ino: Ino, rest: &[u8], record: BaseRecord) -> Result<(), StoreError> {
+        let kept_for = <[u8; 16]>::try_from(rest).map_err(|error| StoreError::new("reading a key", error))?;
+        if !self.inodes.get(&ino).is_some_and(|inode| matches!(inode.body, Body::File(_))) {
+            return Err(contradiction(ino, "a version of it is kept and it is no file".to_owned()));
+        }
+        self.bases.load(ino, SessionId(kept_for), record);
         Ok(())
     }
 

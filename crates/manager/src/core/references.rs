@@ -189,6 +189,30 @@ impl References {
         Ok(())
     }
 
+    /// A version that is stored as kept has this map.
+    pub fn load_kept(
+        &mut self,
+        root: &MapRoot,
+        wanted: u8,
+        locations: &mut Locations,
+    ) -> Result<(), StoreError> {
+        let refused = |cause: String| StoreError::new("reading the map of a version that is kept", cause);
+        match Named::of(root).map_err(|error| refused(error.to_string()))? {
+            Named::Inline(chunks) => {
+                for chunk in chunks {
+                    locations.name(&chunk, wanted);
+                }
+            }
+            Named::Listed(id) => {
+                let list = self.lists.get_mut(&id);
+                let list =
+                    list.ok_or_else(|| refused(format!("the names of the chunks of map {id} are missing")))?;
+                list.versions.add(wanted);
+            }
+        }
+        Ok(())
+    }
+
     /// All versions were read.
     pub fn loaded(&mut self, locations: &mut Locations) -> Result<(), StoreError> {
         for (id, list) in &mut self.lists {

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use stdchk_model::message::manager::TimeNs;
+use stdchk_model::message::manager::{TimeNs, VersionInfo};
 use stdchk_model::shares::{Payer, Shares};
 use stdchk_model::{
     ChunkId, ClientId, Durability, EncodingId, ErrorCode, Failure, Ino, Maker, MapRoot, SessionId, size,
@@ -36,6 +36,10 @@ pub struct Session {
     pub ino: Ino,
     /// The version that it builds on: that of when it began, then its own last one.
     pub base: Option<MapRoot>,
+    /// That of when it began, until it commits.
+    pub begun_with: Option<VersionInfo>,
+    /// The session that was first to commit the file, of one that was taken up from a spool: what is kept is kept for that.
+    pub taken_up: Option<SessionId>,
     /// Position of the version that the file had when the session began.
     pub base_at: Option<TimeNs>,
     /// How safe its chunks must be when they are committed, by the policy of when the session began.
@@ -235,6 +239,7 @@ impl Sessions {
         let (secured, pinned, asked, turn) = (HashSet::new(), HashSet::new(), HashSet::new(), self.opened);
         self.opened += 1;
         let (names, reserved, closing, vouched) = (Vec::new(), 0, None, HashSet::new());
+        let (begun_with, taken_up) = (None, None);
         let session = Session {
             maker,
             payer,
@@ -242,6 +247,8 @@ impl Sessions {
             client,
             ino,
             base,
+            begun_with,
+            taken_up,
             base_at,
             durability,
             secured,
@@ -273,6 +280,7 @@ impl Sessions {
         let session = self.sessions.get_mut(&id).ok_or_else(|| unknown(id))?;
         let base = session.base.replace(root.clone());
         session.vouched.retain(|(chunk, _)| named.contains(chunk));
+        session.begun_with = None;
         let held = [&mut session.secured, &mut session.pinned, &mut session.asked];
         let mut let_go = Vec::new();
         for held in held {

@@ -34,6 +34,11 @@ impl ShutOut {
         }
     }
 
+    /// Whether a member was.
+    pub fn contains(&self, member: &MemberId) -> bool {
+        self.all.contains(member)
+    }
+
     /// Adds a member.
     pub fn insert(&mut self, member: MemberId) {
         if self.all.insert(member) {

@@ -141,7 +141,8 @@ impl Core {
             chunks_unmovable: moving.stuck,
             memory: self.memory(),
             held: self.held(now),
-            broken: self.checks.broken(),
+            broken: self.checks.broken(&self.members),
+            kept_bases: self.kept_bases(),
         }
     }
 

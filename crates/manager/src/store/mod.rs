@@ -55,12 +55,18 @@ pub enum Table {
     Past = 11,
     /// Backups that are registered, by the commits that they show.
     Backup = 12,
+    /// Versions that are kept for files in spools, by file and session.
+    Base = 13,
+    /// Hosts that have joined, by their identity as members.
+    Member = 14,
+    /// Tokens that were used, by their identity; and from when on tokens count.
+    Token = 15,
 }
 
 impl Table {
     /// The table of a key's first byte.
     pub fn of(byte: u8) -> Option<Self> {
-        const ALL: [Table; 13] = [
+        const ALL: [Table; 16] = [
             Table::Pool,
             Table::Inode,
             Table::Entry,
@@ -74,6 +80,9 @@ impl Table {
             Table::ShutOut,
             Table::Past,
             Table::Backup,
+            Table::Base,
+            Table::Member,
+            Table::Token,
         ];
         ALL.get(usize::from(byte)).copied()
     }

@@ -2,6 +2,7 @@
 #![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod aggregates;
+mod bases;
 mod budgets;
 mod care;
 mod checks;
@@ -20,6 +21,7 @@ mod liars;
 mod lifetimes;
 mod loads;
 mod makers;
+mod members;
 mod memory;
 mod namespace_model;
 mod pasts;

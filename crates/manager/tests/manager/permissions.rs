@@ -6,10 +6,11 @@ use crate::harness::{CLIENT, Pool, chunk, make, map_of, session};
 use stdchk_manager::core::Asker;
 use stdchk_model::message::handshake::{MemberId, Role};
 use stdchk_model::message::manager::{
-    Change, Existing, FileKind, Hold, ManagerReply, ManagerRequest as Q, PackedMembers, VersionState,
+    Change, Existing, FileKind, Hold, ManagerReply, ManagerRequest as Q, PackedMembers, VersionInfo,
+    VersionState,
 };
 use stdchk_model::{
-    ClientId, Durability, EncodingId, ErrorCode, Failure, Ino, MachineId, MapRoot, OpId, User, cbor,
+    ClientId, Durability, EncodingId, ErrorCode, Failure, Ino, MachineId, Maker, MapRoot, OpId, User, cbor,
 };
 
 /// Owner, member of the group, others.
@@ -204,6 +205,18 @@ const TABLE: &[(&str, Asking, [&str; 3])] = &[
         },
         ["oa", "ogta", "oa"],
     ),
+    (
+        "take up",
+        |t| Q::TakeUp {
+            session: session(9),
+            client: CLIENT,
+            ino: t.file,
+            kept_for: session(8),
+            durability: None,
+        },
+        ["oa", "ogta", "oa"],
+    ),
+    ("let a base go", |t| Q::LetBaseGo { ino: t.file, kept_for: session(8) }, ["oa", "ogta", "oa"]),
     ("create", |t| create(t, None), ["oa", "ogta", "oa"]),
     ("create again", |t| create(t, Some(t.file)), ["oa", "ogta", "oa"]),
     (
@@ -308,6 +321,23 @@ fn of_session() -> Vec<Q> {
             changes: 0,
         },
         Q::Closing { session, size: 1, changes: 1 },
+        Q::KeepBase {
+            session,
+            base: VersionInfo {
+                version: 1,
+                size: 1,
+                mtime: 1,
+                committed_at: 1,
+                state: VersionState::Closed,
+                stored_bytes: 1,
+                session,
+                aggregated: false,
+                key: None,
+                maker: Maker::LOCAL,
+            },
+            host: "a".to_owned(),
+            bytes: 1,
+        },
         Q::Settle(session),
         Q::CloseSession { session, interrupted: true },
     ]

@@ -11,6 +11,7 @@ use minicbor::{Decode, Encode};
 use crate::cbor;
 use crate::id::PoolId;
 use crate::maker::Maker;
+use crate::user::User;
 
 /// Version of the protocol that this code speaks.
 ///
@@ -103,9 +104,30 @@ pub struct Welcome {
 }
 
 /// Which of the tokens that were given out.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Encode, Decode)]
 #[cbor(transparent)]
 pub struct TokenId(#[cbor(n(0), with = "minicbor::bytes")] pub [u8; 8]);
+
+/// What a token lets one host become. It is part of the token, and nothing of it is kept anywhere: the authority makes the token's secret of
+/// this and of its own key, so that each manager with that key knows its tokens.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct Grant {
+    /// Which token it is.
+    #[n(0)]
+    pub token: TokenId,
+    /// What the new member may be.
+    #[n(1)]
+    pub roles: Vec<Role>,
+    /// When it was given out, seconds since 1970.
+    #[n(2)]
+    pub made: u64,
+    /// When it ends, seconds since 1970.
+    #[n(3)]
+    pub end: u64,
+    /// For whom the new member acts as a client; `None`: as whom it says.
+    #[n(4)]
+    pub user: Option<User>,
+}
 
 /// What the use of a token is proven with. Shows itself nowhere.
 #[derive(Clone, PartialEq, Eq, Encode, Decode)]
@@ -131,9 +153,9 @@ pub struct Join {
     /// [`PROTOCOL`] of the caller.
     #[n(0)]
     pub protocol: u16,
-    /// Which token it shows.
+    /// Which token it shows, and what that is for.
     #[n(1)]
-    pub token: TokenId,
+    pub grant: Grant,
     /// A certificate signing request (PKCS #10, DER), of which only the public key counts.
     #[cbor(n(2), with = "minicbor::bytes")]
     pub request: Vec<u8>,
@@ -147,8 +169,8 @@ pub struct Join {
 
 impl Join {
     /// A request that proves the use of the token with this key, on the connection that is bound to `channel` (RFC 9266).
-    pub fn new(token: TokenId, request: Vec<u8>, host: String, key: &JoinKey, channel: &[u8; 32]) -> Self {
-        let unproven = Self { protocol: PROTOCOL, token, request, proof: [0; 32], host };
+    pub fn new(grant: Grant, request: Vec<u8>, host: String, key: &JoinKey, channel: &[u8; 32]) -> Self {
+        let unproven = Self { protocol: PROTOCOL, grant, request, proof: [0; 32], host };
         Self { proof: unproven.proof(key, channel), ..unproven }
     }
 
@@ -179,11 +201,13 @@ mod tests {
     #[test]
     fn a_proof_holds_for_one_token_one_request_and_one_connection() {
         let (key, channel) = (JoinKey::of(b"secret"), [1; 32]);
-        let join = Join::new(TokenId([2; 8]), vec![3; 100], "lab-7".to_owned(), &key, &channel);
+        let grant = Grant { token: TokenId([2; 8]), roles: vec![Role::Client], made: 5, end: 6, user: None };
+        let join = Join::new(grant.clone(), vec![3; 100], "lab-7".to_owned(), &key, &channel);
         assert!(join.is_proven(&key, &channel));
         assert!(!join.is_proven(&JoinKey::of(b"secreu"), &channel));
         assert!(!join.is_proven(&key, &[2; 32]));
-        assert!(!Join { token: TokenId([3; 8]), ..join.clone() }.is_proven(&key, &channel));
+        let other = Grant { end: 7, ..grant };
+        assert!(!Join { grant: other, ..join.clone() }.is_proven(&key, &channel));
         assert!(!Join { host: "lab-8".to_owned(), ..join.clone() }.is_proven(&key, &channel));
         assert!(!Join { request: vec![4; 100], ..join }.is_proven(&key, &channel));
     }

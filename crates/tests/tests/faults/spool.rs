@@ -202,6 +202,73 @@ fn a_file_that_was_removed_before_it_was_pushed_leaves_nothing_behind() {
     assert!(!pool.at("app/x").exists());
 }
 
+/// A file of which 25 bytes are written over a version and closed in a spool, whose mount is killed then; what its content is to be.
+fn written_over(pool: &Pool, spool: &Path) -> Vec<u8> {
+    let mut content = random_bytes(3 * MIB, 21);
+    let file = pool.file("first", &content);
+    pool.ok(&["put", &file, "app/x"]);
+    let mut mount = Mount::start_with(pool, "over", &["--spool", spool.to_str().unwrap()]);
+    ["benefactor-0", "benefactor-1"].iter().for_each(|role| pool.kill(role));
+    let written = b"these 25 bytes are closed";
+    let open = File::options().write(true).open(mount.at("app/x")).unwrap();
+    open.write_all_at(written, 2_000_000).unwrap();
+    drop(open);
+    mount.kill();
+    content[2_000_000..][..written.len()].copy_from_slice(written);
+    pool.ok(&["up"]);
+    content
+}
+
+/// Another version is put on top, and the one below removed, before the manager starts anew.
+fn remove_first_version(pool: &Pool) {
+    let other = pool.file("other", b"other");
+    pool.ok(&["put", &other, "app/x"]);
+    pool.ok(&["rm", "app/x@1"]);
+    pool.kill("manager");
+    pool.ok(&["up"]);
+}
+
+#[test]
+fn what_was_closed_in_a_spool_is_pushed_though_the_version_that_it_was_written_over_was_removed() {
+    let pool = Setup::of(2).with("STDCHK_CLIENT_LEASE_MS", 1_000).with("STDCHK_GARBAGE_AGE_MS", 1_000).up();
+    fs::create_dir(pool.at("app")).unwrap();
+    pool.policy("app", &["redundancy=replicate:1", "protocol=clw"]);
+    let spool = pool.path("spool");
+    let content = written_over(&pool, &spool);
+    remove_first_version(&pool);
+    let kept = pool.status()["kept_bases"].clone();
+    let base = &kept[0];
+    let told = ["path", "version", "version_bytes"].map(|key| base[key].clone());
+    assert_eq!(told, [json!("app/x"), json!(1), json!(3 * MIB)], "{kept}");
+    // The kernel hands over the page in which they are.
+    assert!((25..=8192).contains(&base["spooled_bytes"].as_u64().unwrap()), "{kept}");
+    assert!(pool.ok(&["status"]).contains("kept      app/x@1 (3.00 MiB)"));
+    // Long enough for whatever collects what nobody refers to.
+    std::thread::sleep(Duration::from_secs(4));
+    pool.ok(&["gc"]);
+    let _mount = Mount::start_with(&pool, "again", &["--spool", spool.to_str().unwrap()]);
+    wait_until("what is left in the spool is pushed", || states(&pool, "app/x") == ["closed", "closed"]);
+    assert!(pool.get("app/x") == content && pool.get("app/x@2") == b"other");
+    assert_eq!(pool.status()["kept_bases"], json!([]));
+}
+
+#[test]
+fn a_version_is_kept_for_no_spool_that_was_given_up_nor_for_a_file_that_is_written_anew() {
+    let pool = pool_with(&["protocol=clw"]);
+    let spool = pool.path("spool");
+    written_over(&pool, &spool);
+    let id = pool.status()["kept_bases"][0]["id"].as_str().unwrap().to_owned();
+    let said = pool.ok(&["forget", &format!("s{}", &id[..8])]);
+    assert!(said.contains("app/x@1 is kept for no spool"), "{said}");
+    assert_eq!(pool.status()["kept_bases"], json!([]));
+    let refused = pool.run(&["forget", &format!("s{id}")]);
+    assert_eq!(refused.code, 4, "{refused:?}");
+    // All that was there is written over.
+    ["benefactor-0", "benefactor-1"].iter().for_each(|role| pool.kill(role));
+    write(&pool.at("app/y"), &random_bytes(MIB, 7));
+    assert_eq!(pool.status()["kept_bases"], json!([]));
+}
+
 #[test]
 fn a_spool_whose_disk_is_full_sends_the_file_through_memory() {
     let pool = pool_with(&["protocol=clw"]);

@@ -19,7 +19,7 @@ const CLIENT: usize = 7;
 const OPERATOR: usize = 8;
 /// A client that is shut out.
 const OTHER: usize = 9;
-/// Another one, of which the manager that leads then doesn't know that it ever joined.
+/// Another one.
 const STOLEN: usize = 10;
 
 fn run_etcd(machines: &Machines, machine: usize) {
@@ -116,7 +116,7 @@ fn lose(machines: &Machines, machine: usize) {
     machines.kill(machine);
 }
 
-/// Shuts out two clients while the second manager leads; the id of the one that it knows.
+/// Shuts out two clients while the second manager leads, at which none of them joined; the id of one.
 fn shut_two_out(machines: &Machines) -> String {
     machines.ok(OTHER, &["get", "app/a.N0.T1", "-o", "-"]);
     let members = machines.ok(OPERATOR, &["pool", "members", "--json"]).json();
@@ -126,12 +126,61 @@ fn shut_two_out(machines: &Machines) -> String {
     let [.., stolen, other] = clients[..] else { panic!("{members}") };
     let (stolen, id) = (stolen.to_owned(), other.to_owned());
     machines.ok(OPERATOR, &["pool", "revoke", &id]);
-    // So can be whoever has joined where the folder is gone with its machine.
-    fs::remove_file(machines.path(MANAGERS[1], &format!("pool/manager/authority/members/{stolen}"))).unwrap();
-    let refused = machines.run(OPERATOR, &["pool", "revoke", &stolen[..12]]);
-    assert_eq!(refused.code, 4, "{refused:?}");
-    machines.ok(OPERATOR, &["pool", "revoke", &stolen]);
+    machines.ok(OPERATOR, &["pool", "revoke", &stolen[..12]]);
     id
+}
+
+#[test]
+fn a_token_lets_one_host_join_whichever_manager_leads_and_all_know_who_joined() {
+    let machines = Machines::start(10);
+    (1..=3).for_each(|machine| run_etcd(&machines, machine));
+    run_manager(&machines, MANAGERS[0]);
+    let addresses = managers(&machines);
+    let join =
+        |machine: usize, token: &str| machines.run(machine, &["pool", "join", &addresses, "--token", token]);
+    let operator = token(&machines, MANAGERS[0], "operator");
+    wait_until("it has joined", || join(OPERATOR, &operator).code == 0);
+    let [first, second] = MANAGERS.map(|machine| machines.path(machine, "pool/manager"));
+    // One token is used before the authority is copied, with all that is known of it; two are not.
+    let used = token(&machines, MANAGERS[0], "client");
+    let [once, kept] = [0; 2].map(|_| token(&machines, MANAGERS[0], "client"));
+    assert_eq!(join(CLIENT, &used).code, 0);
+    fs::create_dir_all(&second).unwrap();
+    let copied =
+        std::process::Command::new("cp").arg("-a").arg(first.join("authority")).arg(&second).status();
+    assert!(copied.unwrap().success());
+    run_manager(&machines, MANAGERS[1]);
+    await_managers(&machines);
+    assert_eq!(join(OTHER, &once).code, 0);
+    let members = || machines.ok(OPERATOR, &["pool", "members", "--json"]).json();
+    let before = members();
+    assert_eq!(before.as_array().unwrap().len(), 3, "{before}");
+    lose(&machines, MANAGERS[0]);
+    await_leader(&machines, MANAGERS[1]);
+    for token in [&used, &once] {
+        let refused = join(STOLEN, token);
+        assert!(refused.code != 0 && refused.stderr.contains("used before"), "{refused:?}");
+    }
+    assert_eq!(members(), before);
+    // Tokens that nobody used are good there as well, and so are those that are made there.
+    assert_eq!(join(STOLEN, &kept).code, 0);
+    let made = token(&machines, MANAGERS[1], "client");
+    assert_eq!(join(BENEFACTORS[0], &made).code, 0);
+    assert_eq!(members().as_array().unwrap().len(), 5);
+    // Who joined at the first one is shut out by the second, by the start of its id.
+    let id = before[2]["id"].as_str().unwrap();
+    machines.ok(OPERATOR, &["pool", "revoke", &id[..12]]);
+    assert!(machines.run(OTHER, &["ls"]).stderr.contains("revoked"));
+    machines.set_link(MANAGERS[0], true);
+    run_etcd(&machines, MANAGERS[0]);
+    run_manager(&machines, MANAGERS[0]);
+    await_managers(&machines);
+    lose(&machines, MANAGERS[1]);
+    await_leader(&machines, MANAGERS[0]);
+    assert!(machines.run(OTHER, &["ls"]).stderr.contains("revoked"));
+    let refused = join(OTHER, &made);
+    assert!(refused.code != 0, "{refused:?}");
+    assert_eq!(members()[2]["revoked"], true);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stdchk_manager::core::{Asker, Collected, Core, Cursor, Now, Setting, Timing};
+use stdchk_manager::core::{Asker, Collected, Core, Cursor, NewMember, Now, Setting, Timing};
 use stdchk_manager::ranking::Ranker;
 use stdchk_manager::store::{MemoryStore, Store, Table};
 use stdchk_model::labels::Labels;
@@ -201,6 +201,13 @@ impl Pool {
     /// Asks as somebody who may not do all.
     pub fn ask_as(&mut self, asker: &Asker, request: ManagerRequest) -> Result<ManagerReply, Failure> {
         let answer = self.core.handle_for(asker.clone(), request, self.now);
+        self.sync();
+        answer
+    }
+
+    /// Lets a host join.
+    pub fn admit(&mut self, new: NewMember) -> Result<ManagerReply, Failure> {
+        let answer = self.core.admit(new, self.now);
         self.sync();
         answer
     }

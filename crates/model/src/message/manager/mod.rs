@@ -19,8 +19,8 @@ pub use namespace::{Attr, Change, DirEntry, Existing, FileKind};
 pub use placement::{Pace, PlacedHost, Placement, Sent};
 pub use pool::{
     BenefactorInfo, BenefactorSecret, BenefactorState, BrokenEncodings, CollectionStopped, ExposedSet,
-    HeldBack, KeeperInfo, ManagerInfo, MemberInfo, MemorySpace, Moment, PoolStatus, RegisteredBackup,
-    Registration, Space, Term,
+    HeldBack, KeeperInfo, KeptBase, ManagerInfo, MemberInfo, MemorySpace, Moment, PoolStatus,
+    RegisteredBackup, Registration, Space, Term,
 };
 pub use reply::ManagerReply;
 pub use request::ManagerRequest;

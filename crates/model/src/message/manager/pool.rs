@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{Exposed, ManagerRequest, TimeNs};
 use crate::cbor;
-use crate::id::{BenefactorId, Incarnation, MachineId};
+use crate::id::{BenefactorId, Incarnation, Ino, MachineId, SessionId};
 use crate::maker::Maker;
 use crate::message::benefactor::BenefactorLoad;
 use crate::message::handshake::{MemberId, Role};
@@ -328,6 +328,9 @@ pub struct PoolStatus {
     /// Who made encodings that benefactors have found broken since the manager started, as far as that is less than a day ago.
     #[n(31)]
     pub broken: Vec<BrokenEncodings>,
+    /// Versions that are kept for files in spools, the oldest first, at most [`crate::limits::LIST_ENTRIES_MAX`].
+    #[n(32)]
+    pub kept_bases: Vec<KeptBase>,
 }
 
 /// What is kept though no version refers to it, for states that somebody may return to.
@@ -393,6 +396,35 @@ pub struct BrokenEncodings {
     /// What the hosts call themselves that have such certificates, as far as the pool knows them.
     #[n(3)]
     pub hosts: Vec<String>,
+}
+
+/// A version that is kept for a file which waits in a spool and has parts of it.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct KeptBase {
+    /// The session for which it is kept: the first that was to commit the file.
+    #[n(0)]
+    pub kept_for: SessionId,
+    /// The file.
+    #[n(1)]
+    pub ino: Ino,
+    /// Its path.
+    #[n(2)]
+    pub path: String,
+    /// Number of the version when it was written over.
+    #[n(3)]
+    pub version: u64,
+    /// Size of the version, bytes.
+    #[n(4)]
+    pub size: u64,
+    /// What the host of the spool calls itself.
+    #[n(5)]
+    pub host: String,
+    /// What the spool holds of the file, bytes.
+    #[n(6)]
+    pub bytes: u64,
+    /// Since when.
+    #[n(7)]
+    pub since: TimeNs,
 }
 
 /// The memory of a pool. None of it is part of its [`Space`].

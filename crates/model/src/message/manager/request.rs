@@ -4,7 +4,7 @@ use minicbor::{Decode, Encode};
 
 use super::{
     BenefactorSecret, Change, Hold, Moment, PackedMembers, Registration, Sent, StoredBlock, TimeNs,
-    VersionState,
+    VersionInfo, VersionState,
 };
 use crate::block::{BlockId, EncodingId};
 use crate::chunk_map::MapRoot;
@@ -626,5 +626,55 @@ pub enum ManagerRequest {
         /// The commit that it shows.
         #[n(0)]
         commit: u64,
+    },
+
+    // --- spools
+    /// The file of this session is closed or synced in a spool and keeps parts of the version that the session builds on. That
+    /// is kept from now on, under the number of the session, until a session commits that did so or took the file up, or
+    /// `LetBaseGo`. Can be repeated. Answered by `Done`; `NotFound`: the version is gone.
+    #[n(69)]
+    KeepBase {
+        /// The session.
+        #[n(0)]
+        session: SessionId,
+        /// The version, as the answer to `OpenSession` said.
+        #[n(1)]
+        base: VersionInfo,
+        /// What the host of the spool calls itself, at most [`crate::limits::NAME_BYTES_MAX`] bytes.
+        #[n(2)]
+        host: String,
+        /// What the spool holds of the file, bytes.
+        #[n(3)]
+        bytes: u64,
+    },
+    /// A version that is kept for a file in a spool is kept no longer. Can be repeated. Answered by `Done`.
+    #[n(70)]
+    LetBaseGo {
+        /// The file.
+        #[n(0)]
+        ino: Ino,
+        /// The session for which it is kept.
+        #[n(1)]
+        kept_for: SessionId,
+    },
+    /// Opens a session as `OpenSession` does, to push a file that was left in a spool. It builds on the version that is kept for that
+    /// file, whichever is the newest; on the newest if none is kept. Answered by `Session`.
+    #[n(71)]
+    TakeUp {
+        /// The session.
+        #[n(0)]
+        session: SessionId,
+        /// The client that holds its lease.
+        #[n(1)]
+        client: ClientId,
+        /// The file.
+        #[n(2)]
+        ino: Ino,
+        /// The session for which the version is kept.
+        #[n(3)]
+        kept_for: SessionId,
+        /// As for [`Self::OpenSession`].
+        #[n(4)]
+        durability: Option<Durability>,
     },
 }

@@ -99,6 +99,9 @@ impl Request {
             | Self::Closing { .. }
             | Self::OpenContainer { .. }
             | Self::Create { .. }
+            | Self::KeepBase { .. }
+            | Self::LetBaseGo { .. }
+            | Self::TakeUp { .. }
             | Self::Settle(_)
             | Self::AwaitCopies { .. }
             | Self::GetPolicy(_)
@@ -141,9 +144,11 @@ impl Request {
             | Self::OpenVersion { ino, .. }
             | Self::ChunksOf { ino, .. }
             | Self::MayOpen { ino, writes: false } => allow(Need::Access(*ino, Access::READ)),
-            Self::Similar(ino) | Self::OpenSession { ino, .. } | Self::MayOpen { ino, writes: true } => {
-                allow(Need::Update(*ino))
-            }
+            Self::Similar(ino)
+            | Self::OpenSession { ino, .. }
+            | Self::TakeUp { ino, .. }
+            | Self::LetBaseGo { ino, .. }
+            | Self::MayOpen { ino, writes: true } => allow(Need::Update(*ino)),
             Self::OpenContainer { folder: parent, .. } | Self::Create { parent, .. } => {
                 allow(Need::Access(*parent, Access::CHANGE))
             }
@@ -155,6 +160,7 @@ impl Request {
             | Self::CloseSession { session, .. }
             | Self::Closing { session, .. }
             | Self::Vouch { session, .. }
+            | Self::KeepBase { session, .. }
             | Self::Settle(session) => allow(Need::Session(*session)),
             Self::Aggregate { folder, containers, .. } => {
                 allow(Need::Access(*folder, Access::CHANGE))?;
