@@ -19,7 +19,7 @@ use crate::permissions::{ALICE, BOB, Hosts, LIMIT, ask};
 
 /// A pool of five benefactors whose collection is quick, with folders of alice's, and hosts of alice and bob.
 fn pool(policy: &str) -> Hosts {
-    let hosts = Hosts::start_with(5, &[("STDCHK_GARBAGE_AGE_MS", "3000")]);
+    let hosts = Hosts::start_with(5, &[("STDCHK_GARBAGE_AGE_MS", "20000")]);
     hosts.join("alice", Some(ALICE));
     hosts.join("bob", Some(BOB));
     hosts.ok("manager", &["mkdir", "alice", "--owner", &format!("{ALICE}:{ALICE}"), "--mode", "700"]);
