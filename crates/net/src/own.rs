@@ -346,6 +346,11 @@ fn walk(path: &Path, last: Last) -> io::Result<OwnedFd> {
                     format!("`{}` on the way there is a link of user {}", step.display(), about.st_uid);
                 return Err(refused(&what, "name the folder by a way of your own"));
             }
+            // The kernel alone knows where it leads: to another root, or to what has no name.
+            FileType::Symlink if rustix::fs::fstatfs(&next)?.f_type == rustix::fs::PROC_SUPER_MAGIC => {
+                let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                at = rustix::fs::openat(&at, step.as_os_str(), flags, Mode::empty())?;
+            }
             FileType::Symlink => {
                 links += 1;
                 if links > LINKS_MAX {

@@ -8,7 +8,7 @@ use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use stdchk_tests::{Outcome, Pool, wait_until};
+use stdchk_tests::{Outcome, Pool, binary, wait_until};
 
 /// The user `nobody` and the group `nogroup`.
 const NOBODY: u32 = 65534;
@@ -82,22 +82,23 @@ fn a_folder_to_which_others_may_write_and_a_link_in_place_of_one_are_not_used() 
     assert_eq!(fs::read_dir(&target).unwrap().count(), 0, "another user led root there");
 }
 
-/// A process of the other user that serves at a socket, and says in a file what it was sent.
+/// A manager of the other user, in a folder of theirs, that serves at a socket.
 struct Impostor(Child);
 
 impl Impostor {
-    fn at(socket: &Path, heard: &Path) -> Self {
-        let script = "import socket, sys, os
-s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(8)
-while True:
-    c, _ = s.accept(); said = c.recv(100); c.close()
-    open(sys.argv[2], 'ab').write(said)";
+    fn at(socket: &Path, program: &Path, data: &Path) -> Self {
         let mut command = Command::new("setpriv");
-        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "python3", "-c", script]);
-        let child = command.args([socket, heard]).stdin(Stdio::null()).spawn().unwrap();
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(program);
+        command.args(["manager", "run", "--listen", &address_of(socket)]).arg(data);
+        let quiet = command.env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = quiet.spawn().unwrap();
         wait_until("it serves", || socket.exists());
         Self(child)
     }
+}
+
+fn address_of(socket: &Path) -> String {
+    format!("unix:{}", socket.display())
 }
 
 impl Drop for Impostor {
@@ -115,17 +116,14 @@ fn root_talks_at_a_socket_only_to_root_and_to_the_user_in_whose_folder_it_is() {
     pool.work().ancestors().take(2).for_each(|folder| fs::set_permissions(folder, open.clone()).unwrap());
     let shared = folder(pool.path("shared"), 0, 0o1777);
     let theirs = folder(pool.path("theirs"), NOBODY, 0o755);
-    let heard = theirs.join("heard");
-    let ask = |socket: &Path| {
-        let address = format!("unix:{}", socket.display());
-        pool.run(&["ls", "--manager", &address])
-    };
-    let _first = Impostor::at(&shared.join("manager.sock"), &heard);
+    let program = theirs.join("stdchk");
+    fs::copy(binary(), &program).unwrap();
+    let ask = |socket: &Path| pool.run(&["ls", "--manager", &address_of(socket)]);
+    let _first = Impostor::at(&shared.join("manager.sock"), &program, &theirs.join("first"));
     let outcome = ask(&shared.join("manager.sock"));
     assert_ne!(outcome.code, 0, "{outcome:?}");
     assert!(outcome.stderr.contains("a process of user 65534 serves there"), "{outcome:?}");
-    assert!(!heard.exists(), "it was told something");
-    let _second = Impostor::at(&theirs.join("manager.sock"), &heard);
-    ask(&theirs.join("manager.sock"));
-    assert!(heard.exists(), "root named a pool of that user");
+    let _second = Impostor::at(&theirs.join("manager.sock"), &program, &theirs.join("second"));
+    let outcome = ask(&theirs.join("manager.sock"));
+    assert_eq!(outcome.code, 0, "root named a pool of that user: {outcome:?}");
 }
