@@ -158,7 +158,7 @@ pub(super) fn run(arguments: &Recover, context: &Context) -> Outcome {
 /// One journal, whatever the others say.
 fn alone(all: &[Vouched], id: BenefactorId) -> Option<Agreed> {
     let one = all.iter().find(|one| one.benefactor == id)?;
-    let end = one.journal.reach()?.moment;
+    let end = one.journal.reach()?.moment.what;
     Some(Agreed { from: id, end, agreed: None, keepers: one.keepers.clone(), supporters: vec![id] })
 }
 
@@ -311,7 +311,7 @@ impl Place {
     /// Makes the store, and tells what came back.
     fn make(&self, journals: Journals, agreed: &Agreed, arguments: &Recover) -> Outcome {
         let is_it = |vouched: &Vouched| {
-            let end = vouched.journal.reach().map(|reach| reach.moment);
+            let end = vouched.journal.reach().map(|reach| reach.moment.what);
             vouched.benefactor == agreed.from && end == Some(agreed.end)
         };
         let taken = journals.vouched.iter().find(|(vouched, _)| is_it(vouched));
