@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 MODEL = ROOT / "crates" / "model" / "src"
 RECORDS = {"Done"}  # stand in records of the manager alone
-GREETING = {"Hello", "Welcome", "Join", "Joined"}  # stand in the section of that name
+GREETING = {"Grant", "Hello", "Welcome", "Join", "Joined"}  # stand in the section of that name
 
 TYPE = re.compile(r"^pub (enum|struct) (\w+) \{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
 NUMBER = r"#\[(?:cbor\()?n\((\d+)\)"

@@ -37,7 +37,6 @@ use tokio_rustls::TlsConnector;
 use crate::connection::say;
 use crate::keys::{self, KeysError, Member, Parts, Pinned, name_of, name_of_user, pem, pool_of, server_name};
 use crate::managers::Managers;
-use crate::own;
 use crate::patience::{PATIENCE, Patient};
 use crate::retry::Retry;
 use crate::transport;
