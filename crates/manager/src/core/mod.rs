@@ -748,8 +748,13 @@ impl Core {
     }
 
     /// A writer says which encodings of others it would have made. Nobody else takes its word for it.
-    fn vouch(&mut self, id: SessionId, encodings: Vec<(ChunkId, EncodingId)>, now: Now) -> Answer {
+    fn vouch(&mut self, id: SessionId, mut encodings: Vec<(ChunkId, EncodingId)>, now: Now) -> Answer {
         check_length("encodings", encodings.len())?;
+        // No more is kept than there are encodings in the pool.
+        encodings.retain(|(chunk, encoding)| {
+            let chunk = self.locations.get(chunk);
+            chunk.is_some_and(|chunk| chunk.holders.iter().any(|holder| holder.encoding == *encoding))
+        });
         self.sessions.get_mut(id, now.ms)?.vouch(encodings);
         Ok(ManagerReply::Done)
     }

@@ -305,6 +305,7 @@ fn of_session() -> Vec<Q> {
         Q::Reserve { session, bytes: 1, avoid: Vec::new() },
         Q::Known { session, chunks: Vec::new(), room_bytes: 0 },
         Q::Receipts { session, receipts: Vec::new() },
+        Q::Vouch { session, encodings: Vec::new() },
         Q::Names { session, first: true, chunks: Vec::new() },
         Q::Commit {
             session,

@@ -254,6 +254,7 @@ fn manager_requests() -> Vec<Vec<u8>> {
         Q::Reserve { session, bytes: 1 << 20, avoid: vec![BenefactorId(0)] },
         Q::Known { session, chunks: vec![some_chunk(1).id], room_bytes: 1 << 20 },
         Q::Receipts { session, receipts: receipts.clone() },
+        Q::Vouch { session, encodings: vec![(block.chunk, block.encoding)] },
         Q::Commit {
             session,
             root,
