@@ -90,7 +90,12 @@ impl Impostor {
         let mut command = Command::new("setpriv");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(program);
         command.args(["manager", "run", "--listen", &address_of(socket)]).arg(data);
-        let quiet = command.env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let quiet = command
+            .env_clear()
+            .env("STDCHK_DATA", data)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         let child = quiet.spawn().unwrap();
         wait_until("it serves", || socket.exists());
         Self(child)
