@@ -208,10 +208,11 @@ fn written_over(pool: &Pool, spool: &Path) -> Vec<u8> {
     let file = pool.file("first", &content);
     pool.ok(&["put", &file, "app/x"]);
     let mut mount = Mount::start_with(pool, "over", &["--spool", spool.to_str().unwrap()]);
-    ["benefactor-0", "benefactor-1"].iter().for_each(|role| pool.kill(role));
     let written = b"these 25 bytes are closed";
     let open = File::options().write(true).open(mount.at("app/x")).unwrap();
+    // The kernel reads the page around them.
     open.write_all_at(written, 2_000_000).unwrap();
+    ["benefactor-0", "benefactor-1"].iter().for_each(|role| pool.kill(role));
     drop(open);
     mount.kill();
     content[2_000_000..][..written.len()].copy_from_slice(written);
