@@ -382,7 +382,7 @@ fn names(receipt: &Receipt) -> HashSet<BlockId> {
 #[cfg(test)]
 mod tests {
     use stdchk_model::message::manager::StoredBlock;
-    use stdchk_model::{Code, Incarnation, Maker, ReceiptKey, Tier};
+    use stdchk_model::{Incarnation, ReceiptKey, Tier};
 
     use super::*;
 

@@ -725,7 +725,6 @@ impl Core {
             receipts.iter().flat_map(|(_, receipt)| &receipt.blocks).map(|stored| stored.block.chunk);
         let is_new = |chunk: &ChunkId| !session.secured.contains(chunk) && !session.asked.contains(chunk);
         self.sessions.check_room(session, blocks.filter(is_new).count())?;
-        let session = self.sessions.get_mut(id, now.ms)?;
         let mut used: u64 = 0;
         for (at, receipt) in receipts {
             let inventory = self.registry.get(*at).map_or(0, |benefactor| benefactor.inventory);

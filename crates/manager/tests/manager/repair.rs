@@ -188,19 +188,10 @@ fn fragments_that_cannot_be_made_by_one_are_made_by_another() {
 }
 
 #[test]
-fn if_fragments_cannot_be_made_of_an_encoding_copies_are_made_of_a_copy() {
+fn copies_are_made_of_a_copy_and_not_of_fragments_that_nobody_has_decoded() {
     let (mut pool, file) = pool(8, "erasure:3,2");
     write_coded(&mut pool, file, (3, 2), &[0, 1, 2, 3]);
-    pool.beat(7, &[1], &[]);
-    let made = makes(pool.beat(0, &[], &[]));
-    assert_eq!(made[0].blocks.len(), 1);
-    assert_eq!(made[0].blocks[0].index, Some(4), "one fragment takes less than two copies");
-    fail(&mut pool, 0, 1, None);
-    pool.pass_alive(1_000, &[4, 5, 6]);
-    for at in 0..4 {
-        assert_eq!(destinations(&mut pool, at), [0_u32; 0]);
-    }
-    let made = makes(pool.beat(7, &[], &[]));
+    let made = makes(pool.beat(7, &[1], &[]));
     assert_eq!((made[0].from.len(), made[0].blocks.len()), (1, 2));
     assert!(made[0].from[0].encoding == EncodingId::PLAIN);
     for at in 0..4 {
