@@ -163,9 +163,10 @@ fn a_token_lets_one_host_join_whichever_manager_leads_and_all_know_who_joined() 
     }
     assert_eq!(members(), before);
     // Tokens that nobody used are good there as well, and so are those that are made there.
-    assert_eq!(join(STOLEN, &kept).code, 0);
+    // One that meets the lost machine first may run out of time, and asks again.
+    wait_until("it has joined", || join(STOLEN, &kept).code == 0);
     let made = token(&machines, MANAGERS[1], "client");
-    assert_eq!(join(BENEFACTORS[0], &made).code, 0);
+    wait_until("it has joined", || join(BENEFACTORS[0], &made).code == 0);
     assert_eq!(members().as_array().unwrap().len(), 5);
     // Who joined at the first one is shut out by the second, by the start of its id.
     let id = before[2]["id"].as_str().unwrap();
