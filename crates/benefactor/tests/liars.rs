@@ -1,6 +1,7 @@
 //! Callers that say anything: every field of every message absurd, another's or huge. What others have put stays, and is served.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
+#[allow(dead_code, reason = "other tests need more of it")]
 mod common;
 #[path = "../../tests/src/lies.rs"]
 mod lies;

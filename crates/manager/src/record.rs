@@ -447,10 +447,7 @@ mod tests {
         };
         assert_eq!(
             hex(&cbor::encode(&pool)),
-            format!(
-                "87035001010101010101010101010101010101191002030406{}",
-                format!("5820{}", "07".repeat(32))
-            )
+            format!("870350010101010101010101010101010101011910020304065820{}", "07".repeat(32))
         );
         let version = VersionRecord {
             layout: 3,

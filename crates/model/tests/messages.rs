@@ -495,15 +495,14 @@ fn requests_of_the_pool() -> Vec<ManagerRequest> {
     ]
 }
 
+fn place() -> Location {
+    let (encoding, tier, trust) = (EncodingId::PLAIN, Tier::Memory, Trust::Claimed);
+    Location { benefactor: BENEFACTOR, encoding, index: 0, tier, trust }
+}
+
 fn manager_replies() -> Vec<ManagerReply> {
     use ManagerReply as R;
-    let place = Location {
-        benefactor: BENEFACTOR,
-        encoding: EncodingId::PLAIN,
-        index: 0,
-        tier: Tier::Memory,
-        trust: Trust::Claimed,
-    };
+    let place = place();
     let revoke = Command::Revoke(vec![MemberId([0x4d; 16])]);
     let deletion = Command::Delete { blocks: vec![block(0xc1)], put_sequence: 1 << 40 };
     let address = "127.0.0.1:7101".to_owned();

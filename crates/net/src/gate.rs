@@ -392,8 +392,7 @@ mod tests {
             task.await.unwrap();
         }
         rounds.abort();
-        let order = done.lock().clone();
-        order
+        Arc::into_inner(done).unwrap().into_inner()
     }
 
     #[tokio::test]

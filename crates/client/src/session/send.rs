@@ -243,7 +243,6 @@ impl Session {
             self.pool.fetcher.remember(chunk.id, at);
             return Ok(stored);
         }
-        let needed = needed.distance;
         let redundancy = match self.chunks.is_of_map(chunk.id) || self.do_copies_stand_in() {
             true => Redundancy::Replicate(self.policy.redundancy.distance()),
             false => self.policy.redundancy,
@@ -256,16 +255,31 @@ impl Session {
             self.pool.fetcher.remember(chunk.id, at);
             return Ok((0, true));
         }
-        // The turn of this chunk may come when others were waited for in vain.
+        // The session may have failed while this chunk was queued.
         self.state.lock().failure.clone().map_or(Ok(()), Err)?;
-        // From the first time that nobody can be had.
-        let (mut retry, mut copies_in) = (None, None);
         let is_offered = self.policy.local == Local::Prefer;
         let _offer = is_offered.then(|| self.pool.near.offer(&encoded.blocks)).flatten();
+        let was_there = self.put_missing(chunk, &encoded.blocks, redundancy, &mut at).await?;
+        self.pool.fetcher.remember(chunk.id, at);
+        Ok((u64::from(encoded.blocks.encoding.encoded_length), was_there))
+    }
+
+    /// Puts blocks of an encoding of a chunk at benefactors, or copies in their place, until the chunk is as safe as a commit wants, those of
+    /// `at` included, to which the new ones are added. Returns whether a benefactor had its block already.
+    async fn put_missing(
+        &self,
+        chunk: ChunkRef,
+        own: &Blocks,
+        redundancy: Redundancy,
+        at: &mut Vec<Location>,
+    ) -> Result<bool, Failure> {
+        let needed = self.policy.at_commit().distance;
+        // From the first time that nobody can be had.
+        let (mut retry, mut copies_in) = (None, None);
         let mut refused = Vec::new();
         let (mut last, mut was_there, mut copy) = (None, false, None);
         loop {
-            let blocks = copy.as_ref().unwrap_or(&encoded.blocks);
+            let blocks = copy.as_ref().unwrap_or(own);
             let (encoding, block_bytes) =
                 (blocks.encoding.id(chunk.id), u64::from(blocks.encoding.block_length()));
             // Further copies cost as much as the first and are made beside; fragments are worth little alone.
@@ -290,13 +304,13 @@ impl Session {
                         copies_in.get_or_insert_with(|| Retry::every(RETRY_PAUSE, FRAGMENTS_PATIENCE));
                     if self.do_copies_stand_in() || !copies_in.pause().await {
                         self.let_copies_stand_in(encoding.code);
-                        copy = Some(encoded.blocks.to_copy());
+                        copy = Some(own.to_copy());
                     }
                     refused.clear();
                     continue;
                 }
                 Err(failure) => {
-                    let cause = last.clone().unwrap_or_else(|| self.too_few(&at, &failure));
+                    let cause = last.clone().unwrap_or_else(|| self.too_few(at, &failure));
                     let retry = retry.get_or_insert_with(|| Retry::every(RETRY_PAUSE, PUT_PATIENCE));
                     self.endure(&cause, &failure, retry).await?;
                     refused.clear();
@@ -318,8 +332,7 @@ impl Session {
                 }
             }
         }
-        self.pool.fetcher.remember(chunk.id, at);
-        Ok((u64::from(encoded.blocks.encoding.encoded_length), was_there))
+        Ok(was_there)
     }
 
     /// Others may have coded the chunk before. What they have stored counts for this session if it is what these blocks are: then they

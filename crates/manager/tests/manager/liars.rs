@@ -432,7 +432,9 @@ fn with_many_of_one_member(more: u32) -> Pool {
     let mut pool = Pool::with_benefactors(2 + more);
     let file = pool.make(Ino::ROOT, "file", FileKind::File);
     pool.write(1, file, &[1], &[0, 1]);
-    (2..2 + more).for_each(|number| drop(pool.register_member(number, LIAR)));
+    for number in 2..2 + more {
+        pool.register_member(number, LIAR);
+    }
     pool
 }
 

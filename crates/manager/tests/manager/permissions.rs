@@ -8,12 +8,9 @@ use stdchk_model::message::handshake::{MemberId, Role};
 use stdchk_model::message::manager::{
     Change, Existing, FileKind, Hold, ManagerReply, ManagerRequest as Q, PackedMembers, VersionInfo,
     VersionState,
-<<<<<<< ours
 };
 use stdchk_model::{
     ClientId, Durability, EncodingId, ErrorCode, Failure, Ino, MachineId, Maker, MapRoot, OpId, User, cbor,
-=======
->>>>>>> theirs
 };
 
 /// Owner, member of the group, others.

@@ -240,7 +240,9 @@ impl OpenFile {
         match prepared {
             // The manager has let this user open it just now.
             Some(content @ (Content::Writer(_) | Content::Version(_))) => content.end().await,
-            Some(Content::Shared) => drop(fs.pool.may_open(self.ino(), writable).await?),
+            Some(Content::Shared) => {
+                fs.pool.may_open(self.ino(), writable).await?;
+            }
             None => self.check_names(fs, &fs.pool.may_open(self.ino(), writable).await?)?,
         }
         Ok(())

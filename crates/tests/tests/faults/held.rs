@@ -90,7 +90,7 @@ fn all_sets_that_a_registered_backup_lists_are_restored_after_it_was_put_back() 
     let backup = pool.path("backup");
     back_up_and_remove(&pool, &backup, "7d");
     let held = pool.status()["held_back"].clone();
-    assert!(held["bytes"].as_u64() > Some(6 * 700 << 10), "{held}");
+    assert!(held["bytes"].as_u64() > Some((6 * 700) << 10), "{held}");
     let shown = pool.ok(&["status"]);
     assert!(shown.contains("of removed files") && shown.contains("--release"), "{shown}");
     put_back(&pool, &backup);

@@ -104,7 +104,7 @@ impl World {
         let online = all.iter().filter(is_online).count();
         let (wanted, mut holders) = (self.redundancy.distance_with(online), self.holders());
         // A benefactor of ill will may say that it has what it hasn't.
-        for chunk in self.clients[number].content().needs().difference(&self.claimed.clone()).copied() {
+        for chunk in &self.clients[number].content().needs() - &self.claimed {
             let mut at = holders.remove(&chunk).unwrap_or_default();
             at.retain(|(_, node)| self.nodes[*node].tier == Tier::Disk);
             let reached = true_distance(&at, self.nodes.len());
