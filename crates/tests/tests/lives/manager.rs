@@ -157,7 +157,8 @@ impl World {
             }
         }
         self.note(format!("the manager's store is copied, and the copy registered: {registers}"));
-        let registered = self.registered.clone().filter(|_| registers);
+        // Whether it is this copy that is registered or an earlier one: the copy knows of it.
+        let registered = self.registered.clone();
         self.backup = Some(Backup { registered, ..self.copy_of_store() });
         // So keepers know as well what is registered.
         self.keepers_follow();
