@@ -18,7 +18,7 @@ use std::fs::{self, File};
 use std::io::{self, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use stdchk_model::journal::{self, Journal, Piece, Reach};
@@ -26,6 +26,7 @@ use stdchk_model::message::manager::Moment;
 use stdchk_model::{BenefactorId, Signed};
 use stdchk_net::own::{self, Access};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 /// The file in the benefactor's directory.
 pub const JOURNAL_FILE: &str = "journal";

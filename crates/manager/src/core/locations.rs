@@ -547,7 +547,8 @@ impl Locations {
 
     /// Counts the chunk as it is now, and puts it into the queues of those that can make blocks of it.
     pub fn count(&mut self, slot: Slot, registry: &Registry) {
-        if self.at(slot).is_held {
+        // Afterwards there are copies of it that somebody wanted elsewhere.
+        if self.at(slot).is_held && (self.is_counting || self.counts_all) {
             let distance = self.at(slot).distance(registry);
             self.want_as_found(slot, distance);
         }

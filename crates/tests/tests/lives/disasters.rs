@@ -115,9 +115,12 @@ impl World {
     fn forget(&mut self, node: usize) {
         let Some(id) = self.nodes[node].id else { return };
         let force = self.plant == Plant::ForgottenWithTheLastCopy;
+        self.keepers_follow();
         let forgotten = self.ask(ManagerRequest::Forget { id, force });
         self.note(format!("{id} is broken, and to be forgotten: {}", forgotten.is_ok()));
-        let is_spared = self.distance() == 1 || !self.lost.is_empty() || forgotten.is_ok();
+        // What a registered backup alone lists may lie there alone, and then somebody has to give it up first.
+        let may_hold = self.registered.is_some();
+        let is_spared = self.distance() == 1 || !self.lost.is_empty() || may_hold || forgotten.is_ok();
         assert!(is_spared, "{id} can't be forgotten: {forgotten:?}");
         if forgotten.is_ok() {
             self.nodes[node].replace_disk();

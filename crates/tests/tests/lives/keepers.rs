@@ -6,6 +6,7 @@
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest};
 
 use super::manager::Backup;
+use super::node::Node;
 use super::plant::Plant;
 use super::world::World;
 
@@ -34,8 +35,12 @@ impl World {
         self.core.keepers_have(kept.filter(|_| self.plant != Plant::SweepIgnoresKeepers));
     }
 
-    /// What keepers have takes the place of the manager's store, and what was committed since is given up.
+    /// What keepers have takes the place of the manager's store. Once all benefactors have told what they remember, what was committed since
+    /// is given up.
     fn manager_loses_its_disk(&mut self) {
+        if !self.nodes.iter().all(Node::is_up) {
+            return;
+        }
         let Some(Backup { store, sequence, files, redundancy, .. }) = self.kept.take() else { return };
         self.note(format!("the manager's disk is lost, and keepers bring commit {sequence} back"));
         self.stale = None;
@@ -50,6 +55,9 @@ impl World {
             if self.nodes[node].is_up() {
                 self.connect(node);
             }
+        }
+        for _ in 0..8 {
+            self.long_time();
         }
         assert_eq!(self.ask(ManagerRequest::AcceptOlderStore), Ok(ManagerReply::Done));
         self.check();
