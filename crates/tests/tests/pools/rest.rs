@@ -9,7 +9,7 @@ use std::time::Duration;
 use stdchk_client::Pool;
 use stdchk_model::message::manager::{BenefactorState, PoolStatus};
 use stdchk_model::policy::Semantics;
-use stdchk_model::{ChunkId, Failure, Ino, Tier};
+use stdchk_model::{ChunkId, ErrorCode, Failure, Ino, Tier};
 
 use super::life::Life;
 use super::model::{Content, Name, shown};
@@ -135,7 +135,9 @@ impl Life {
         let mut last = None;
         let healed = self.until("the pool is as its policies ask", REPAIR, |life| {
             let status = life.ask("tell the status", |pool| async move { pool.status().await })?;
-            life.forget_lost(&status)?;
+            if !life.forget_lost(&status)? {
+                return Ok(None);
+            }
             let missing = missing(&status);
             last.clone_from(&missing);
             Ok(missing.is_none().then_some(()))
@@ -147,19 +149,28 @@ impl Life {
         })
     }
 
-    /// Takes benefactors out of the pool that lost their disks.
-    fn forget_lost(&mut self, status: &PoolStatus) -> Result<(), String> {
+    /// Takes benefactors out of the pool that lost their disks. Not yet while keepers of the manager's store may bring a version back that was
+    /// removed moments ago, and of which one of those had all that there was.
+    fn forget_lost(&mut self, status: &PoolStatus) -> Result<bool, String> {
         let running = self.world.benefactors.len();
         let gone = status.benefactors.iter().filter(|one| one.state == BenefactorState::Lost);
         let gone: Vec<_> = gone.map(|one| one.id).collect();
         if status.benefactors.len() - gone.len() < running || status.chunks_at_risk + status.chunks_lost > 0 {
-            return Ok(());
+            return Ok(true);
         }
         for id in gone {
+            let forgotten = self.ask("forget a benefactor", move |pool| async move {
+                match pool.forget(id, false).await {
+                    Err(failure) if failure.code == ErrorCode::Denied => Ok(false),
+                    forgotten => forgotten.map(|_| true),
+                }
+            })?;
+            if !forgotten {
+                return Ok(false);
+            }
             self.say(format_args!("benefactor {id} is forgotten"));
-            self.ask("forget a benefactor", move |pool| async move { pool.forget(id, false).await })?;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// What nothing refers to goes.
