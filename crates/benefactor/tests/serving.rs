@@ -320,14 +320,14 @@ async fn sources_that_do_not_answer_are_passed_over_and_hold_up_only_what_needs_
     let (one, two) = two_benefactors(&manager, &places).await;
     let (own, other, silent) = (one.address(), two.address(), silent().await);
     let start = Instant::now();
-    // Of these the fragment 1 is at the silent one alone.
+    // Of these the silent one alone is said to have the fragment 1.
     for seed in 0..6 {
-        let made = store_fragments(seed, &[&one, &one, &two]).await;
+        let made = store_fragments(seed, &[&one, &two, &two]).await;
         manager.order(1, remake(&made, &[&own, &silent, &other], (2, &other)));
     }
     let healthy = store_fragments(50, &[&one, &two, &two]).await;
     manager.order(1, remake(&healthy, &[&own, &other, &other], (2, &other)));
-    let spare = store_fragments(51, &[&one, &one, &two, &two]).await;
+    let spare = store_fragments(51, &[&one, &two, &two, &two]).await;
     manager.order(1, remake(&spare, &[&own, &silent, &other, &other], (2, &other)));
     for made in [&healthy, &spare] {
         let block = made.encoding.block(made.chunk, 4);

@@ -480,14 +480,6 @@ mod tests {
         let (member, labels, tier) = (None, Vec::new(), Tier::Disk);
         let now = BenefactorRecord { layout: 3, address, secret, member, labels, tier };
         assert_eq!(read, now);
-        let older =
-            "8c030520070105500202020202020202020202020202020282008141aa0309044c070707070707070707070707";
-        let bytes: Vec<u8> = (0..older.len())
-            .step_by(2)
-            .map(|place| u8::from_str_radix(&older[place..place + 2], 16).unwrap())
-            .collect();
-        let read: VersionRecord = decode(&bytes, "a version").unwrap();
-        assert_eq!((read.lived_ms, read.written_ms), (4, None));
     }
 
     #[test]

@@ -263,7 +263,13 @@ fn processes_of_another_user_are_not_let_in() {
         true => assert!(other.code == 5 && other.stderr.contains("user"), "{other:?}"),
         false => assert_eq!(other.code, 0, "it is the same user"),
     }
-    assert_eq!(outcome(command(&["down", "--data", &data])).code, 0);
+    let down = ["down", "--data", &data];
+    let refused = outcome(command(&down));
+    assert!(refused.code == 1 && refused.stderr.contains("chmod"), "{refused:?}");
+    for path in [&data, &format!("{data}/run")] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o700)).unwrap();
+    }
+    assert_eq!(outcome(command(&down)).code, 0);
 }
 
 #[test]

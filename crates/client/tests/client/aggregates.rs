@@ -69,11 +69,15 @@ impl Set {
         tokio::task::spawn_blocking(work).await.unwrap()
     }
 
-    /// Bytes of all distinct chunks once nothing is left to collect.
+    /// Bytes of all distinct chunks once nothing has been left to collect for as long as keepers of the manager's store may hold something.
     async fn collected(&self) -> u64 {
-        // A copy that was on its way comes with a heartbeat after its chunk was collected.
+        let mut left = 0;
         for _ in 0..400 {
-            if self.pool.collect(false).await.unwrap().chunks == 0 {
+            left = match self.pool.collect(false).await.unwrap().chunks {
+                0 => left + 1,
+                _ => 0,
+            };
+            if left == 200 {
                 return self.pool.status().await.unwrap().unique_bytes;
             }
             tokio::time::sleep(Duration::from_millis(25)).await;

@@ -489,7 +489,7 @@ fn a_folder_that_cannot_be_looked_into_may_have_files() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_whose_base_is_gone_is_on_record_as_lost_once() {
+async fn a_file_whose_base_was_let_go_is_on_record_as_lost_once() {
     let tests = TestPool::start(1).await;
     let mut twin = Twin::start(&tests, "clw", 64 * MIB).await;
     twin.write(0, &[1; 3_000_000]).await;
@@ -503,6 +503,9 @@ async fn a_file_whose_base_is_gone_is_on_record_as_lost_once() {
     elsewhere.close(false).await.unwrap();
     let first = twin.pool.versions(twin.ino).await.unwrap()[0].version;
     twin.pool.change(Change::DropVersion { ino: twin.ino, version: first }).await.unwrap();
+    for base in twin.pool.status().await.unwrap().kept_bases {
+        twin.pool.let_base_go(base.ino, base.kept_for).await.unwrap();
+    }
     assert_eq!(twin.take_up(BOOT).await.len(), 0);
     let states = twin.states().await;
     assert_eq!(states.iter().filter(|state| **state == VersionState::Lost).count(), 1, "{states:?}");

@@ -555,7 +555,9 @@ impl Locations {
         let chunk = self.at(slot);
         let (distance, wanted) = (chunk.distance(registry), chunk.wanted());
         let is_moving = chunk.holders.iter().any(|holder| holder.leaves(registry));
-        let lacks = if is_moving { chunk.distance_staying(registry) } else { distance } < wanted;
+        // What only lagging keepers hold goes within seconds.
+        let lacks = if is_moving { chunk.distance_staying(registry) } else { distance } < wanted
+            && !self.holdings.is_for_keepers(slot);
         let lasting = if is_moving { chunk.distance_lasting(registry) } else { distance };
         // No file needs what is held.
         let reach = (wanted > 0 && !chunk.is_held).then(|| chunk.reach(registry));

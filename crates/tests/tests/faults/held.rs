@@ -123,7 +123,11 @@ fn a_backup_that_is_not_kept_says_so_and_keeps_nothing() {
     let said = pool.run(&["manager", "backup", other.to_str().unwrap(), "--keep", "0"]);
     assert!(said.stderr.contains("doesn't keep"), "{said:?}");
     let refused = pool.path("refused");
-    pool.fails(&["manager", "backup", refused.to_str().unwrap(), "--keep", "soon"], 2, &["7d"]);
+    pool.fails(
+        &["manager", "backup", refused.to_str().unwrap(), "--keep", "soon"],
+        2,
+        &["number and a unit"],
+    );
 }
 
 #[test]

@@ -26,7 +26,7 @@ fn made_up(chunk: ChunkId, length: u32, maker: Maker) -> (Encoding, Vec<Vec<u8>>
 }
 
 fn stored_bytes(hosts: &Hosts) -> u64 {
-    hosts.ok("manager", &["status", "--json"]).json()["stored_bytes"].as_u64().unwrap()
+    hosts.ok("manager", &["status", "--json"]).json()["savings"]["stored_bytes"].as_u64().unwrap()
 }
 
 #[test]

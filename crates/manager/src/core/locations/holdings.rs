@@ -8,7 +8,7 @@
 //! Backups are numbered in the order in which they began. A chunk remembers how many there were when a version first named it, and a
 //! held chunk how many there were when its last version went: the backups in between hold it. What is written and removed between
 //! two backups isn't held. A held chunk goes on wanting the distance to loss that its last version wanted, so it is copied, moved and
-//! trimmed like all others. Each held chunk stands in one of two lists, by what it waits for, so letting go costs as much as what goes.
+//! trimmed like all others once a backup holds it. Keepers hold for seconds: meanwhile nothing is copied or moved. Each held chunk stands in one of two lists, by what it waits for, so letting go costs as much as what goes.
 //!
 //! | a chunk | event | it is |
 //! |---|---|---|
@@ -160,6 +160,11 @@ impl Holdings {
     }
 
     /// What a chunk has to wait for.
+    /// Whether a chunk waits for keepers that lag: no blocks are made of it meanwhile, and none are moved.
+    pub fn is_for_keepers(&self, slot: Slot) -> bool {
+        self.chunks.get(&slot).is_some_and(|holding| holding.waits_for == State::Keepers)
+    }
+
     fn state(&self, born: u32, freed: u32, commit: u64) -> Option<State> {
         if self.may_return_to(commit) {
             return Some(State::Keepers);
@@ -286,7 +291,10 @@ impl Locations {
             let holding = self.holdings.remove(slot, bytes);
             let Holding { born, freed, commit, wanted, .. } = holding;
             match self.holdings.state(born, freed, commit) {
-                Some(waits_for) => self.holdings.insert(slot, Holding { waits_for, ..holding }, bytes),
+                Some(waits_for) => {
+                    self.holdings.insert(slot, Holding { waits_for, ..holding }, bytes);
+                    self.count(slot, registry);
+                }
                 None => {
                     self.at_mut(slot).is_held = false;
                     self.at_mut(slot).wants.remove(wanted);

@@ -5,7 +5,6 @@ use proptest::test_runner::TestCaseError;
 use stdchk_model::message::benefactor::{BenefactorLoad, Notice, OwnerWish};
 use stdchk_model::message::manager::BenefactorState;
 use stdchk_model::{Code, EncodingId, Ino, Maker, Tier};
-use stdchk_protect::distance;
 
 use super::*;
 use crate::core::Timing;
@@ -201,8 +200,12 @@ proptest! {
                 }
             }
             apply(&mut locations, &mut registry, &mut named, event, now_ms);
+            let is_cared_for = |chunk: &&Chunk| {
+                let slot = locations.slot(&chunk.id).unwrap();
+                !locations.holdings.is_for_keepers(slot)
+            };
             let lacking: Vec<&Chunk> =
-                locations.iter().filter(|chunk| chunk.distance(&registry) < chunk.wanted()).collect();
+                locations.iter().filter(is_cared_for).filter(|chunk| chunk.distance(&registry) < chunk.wanted()).collect();
             let is_movable = |chunk: &&&Chunk| match chunk.care {
                 Care::Copied => chunk.is_there(&registry),
                 Care::Waits => !chunk.sources(&registry).is_empty(),
@@ -218,12 +221,12 @@ proptest! {
             let movable = lacking.iter().filter(is_movable).count() as u64;
             prop_assert_eq!(total.chunks - locations.exposure.stuck().chunks, movable);
             let is_moving = |chunk: &&Chunk| {
-                let staying = distance(held(chunk.staying(&registry), &registry));
+                let staying = chunk.distance_by(chunk.staying(&registry), &registry);
                 let risk = chunk.risk.as_ref();
                 assert!(risk.is_none_or(|risk| risk.lasting == chunk.distance_lasting(&registry)));
                 chunk.distance(&registry) >= chunk.wanted() && staying < chunk.wanted()
             };
-            let moving: Vec<&Chunk> = locations.iter().filter(is_moving).collect();
+            let moving: Vec<&Chunk> = locations.iter().filter(is_cared_for).filter(is_moving).collect();
             let stuck = moving.iter().filter(|chunk| !is_movable(chunk)).count() as u64;
             prop_assert_eq!(locations.moving(), Moving { chunks: moving.len() as u64, stuck });
             let covers = |chunk: &&&Chunk| chunk.span.is_some_and(|span| span.first <= 5 && span.last >= 5);
