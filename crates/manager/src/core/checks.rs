@@ -17,7 +17,7 @@
 //! | an answer that nobody asked for, or that comes late | - | nothing |
 //! | the encoding is gone, or its chunk | ends when it would be ordered; a verdict then changes nothing | forgotten |
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use smallvec::SmallVec;
@@ -66,14 +66,14 @@ type Encoded = (ChunkId, EncodingId);
 #[derive(Debug, Default)]
 pub(super) struct Checks {
     /// One for each chunk at a time.
-    running: HashMap<ChunkId, Running>,
+    running: BTreeMap<ChunkId, Running>,
     /// The chunks that each benefactor is to check.
-    at: HashMap<BenefactorId, BTreeSet<ChunkId>>,
+    at: BTreeMap<BenefactorId, BTreeSet<ChunkId>>,
     /// What was tried in vain, with the number of times and when it may be tried again, milliseconds of the manager's life.
-    failing: HashMap<ChunkId, (u32, u64)>,
+    failing: BTreeMap<ChunkId, (u32, u64)>,
     /// What is doubted and not settled.
     doubts: BTreeMap<Encoded, Doubter>,
-    found: HashMap<Encoded, Found>,
+    found: BTreeMap<Encoded, Found>,
     /// Who made what was found broken, how many encodings, and when the last of them was found, milliseconds of the manager's life.
     makers: BTreeMap<Maker, (u64, u64)>,
     tidied_ms: u64,

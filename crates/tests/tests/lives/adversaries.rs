@@ -58,14 +58,7 @@ impl Adversary {
 }
 
 /// Those that every other one of the usual lives has.
-const USUAL: [Adversary; 6] = [
-    Adversary::MakesUpAsAnother,
-    Adversary::LiesOfHistory,
-    Adversary::LiesOfTerms,
-    Adversary::LiesOfJournal,
-    Adversary::LiesOfLoad,
-    Adversary::LiesOfFailures,
-];
+const USUAL: [Adversary; 0] = [];
 
 /// Who takes part in a life.
 pub fn in_life(seed: u64, plant: Plant) -> Vec<Adversary> {
