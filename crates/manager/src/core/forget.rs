@@ -2,9 +2,10 @@
 
 use stdchk_model::message::manager::{BenefactorState, ManagerReply};
 use stdchk_model::{BenefactorId, ErrorCode, Failure, Tier};
+use stdchk_protect::distance_at_best;
 
 use super::benefactors::Benefactor;
-use super::chunk::Chunk;
+use super::chunk::{Chunk, held};
 use super::walks::Walk;
 use super::{Answer, Core, HostKey, Now, unavailable};
 
@@ -60,7 +61,9 @@ impl Core {
         }
         let is_lost = |chunk: &&Chunk| {
             let elsewhere = chunk.counted(&self.registry).filter(|holder| holder.benefactor != id);
-            chunk.wanted() > 0 && chunk.distance_by(elsewhere, &self.registry) == 0
+            // Nothing is deleted here, so fragments count that nobody has decoded. What lagging keepers alone hold goes within seconds.
+            let is_there = distance_at_best(held(elsewhere, &self.registry)) > 0;
+            chunk.wanted() > 0 && !is_there && !self.locations.is_for_keepers(&chunk.id)
         };
         // What nobody is known to have, it may have.
         let has_reported = self.registry.get(id).is_some_and(|benefactor| benefactor.reported);

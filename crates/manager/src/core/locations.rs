@@ -203,6 +203,11 @@ impl Locations {
         chunk
     }
 
+    /// Whether keepers that lag, and no version, hold a chunk.
+    pub fn is_for_keepers(&self, id: &ChunkId) -> bool {
+        self.slot(id).is_some_and(|slot| self.holdings.is_for_keepers(slot))
+    }
+
     pub fn get(&self, id: &ChunkId) -> Option<&Chunk> {
         self.slot(id).map(|slot| self.at(slot))
     }
