@@ -84,12 +84,14 @@ async fn what_is_stored_while_a_commit_is_under_way_stays_for_the_next_one() {
     for _ in 0..2 {
         all_report(&other).await;
     }
-    // Maps of earlier commits are garbage; what the next commit names is not, and nothing is too young to go.
-    for _ in 0..3 {
+    // Maps of earlier commits are garbage, and go once the keepers have the commits that no longer name them. What the
+    // next commit names is not, and nothing is too young to go.
+    wait_until("all garbage is gone", async || {
         other.collect(false).await.unwrap();
         all_report(&other).await;
-    }
-    assert_eq!(other.collect(true).await.unwrap().chunks, 0);
+        other.collect(true).await.unwrap().chunks == 0
+    })
+    .await;
     session.commit(0).await.unwrap();
     session.close(false).await.unwrap();
     let reader = other.read(ino, None).await.unwrap();
