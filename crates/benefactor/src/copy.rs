@@ -148,11 +148,10 @@ impl Copies {
         });
     }
 
-    /// Orders that an encoding is checked.
+    /// Orders that blocks are looked at.
     pub(crate) fn order_check(&self, check: Check) {
-        let Check { chunk, .. } = check;
+        let chunk = check.chunk;
         let unknown = FailedCopy { chunk, to: None };
-        let Some(encoding) = check.from.first().map(|source| source.encoding) else { return };
         let Some(place) = self.remaker.place() else {
             self.failed.lock().push(unknown);
             return;
@@ -161,7 +160,7 @@ impl Copies {
         tokio::spawn(async move {
             let _place = place;
             if let Err(failure) = this.remaker.check(&check).await {
-                tracing::info!(%chunk, ?encoding, %failure, "an encoding can't be checked");
+                tracing::info!(%chunk, %failure, "blocks can't be looked at");
                 this.failed.lock().push(unknown);
                 this.copier.benefactor.has_news();
             }

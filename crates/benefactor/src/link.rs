@@ -423,7 +423,7 @@ impl Link {
             return Ok(vec![Command::SendInventory]);
         };
         let copies_failed = self.copies.take_failed();
-        let decoded = self.copies.remaker().take_decoded();
+        let found = self.copies.remaker().take_found();
         let request = ManagerRequest::Heartbeat {
             id: own.id,
             registration: own.registration,
@@ -434,14 +434,15 @@ impl Link {
             damaged: changes.damaged,
             copies_failed: copies_failed.clone(),
             put_sequence,
-            decoded: decoded.clone(),
+            decoded: found.0.clone(),
+            seen: found.1.clone(),
         };
         match ask(connection, &request).await {
             Ok(ManagerReply::Commands(commands)) => Ok(commands),
             answer => {
                 store.return_changes(changes);
                 self.copies.return_failed(copies_failed);
-                self.copies.remaker().return_decoded(decoded);
+                self.copies.remaker().return_found(found);
                 Err(answer.err().unwrap_or_else(|| unexpected("commands")))
             }
         }

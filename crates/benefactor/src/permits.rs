@@ -34,9 +34,9 @@ impl Permits {
         member: Option<MemberId>,
     ) -> Result<(), Failure> {
         let blocks: &[BlockId] = match request {
-            BenefactorRequest::Put { block, .. } | BenefactorRequest::Get { block } => {
-                std::slice::from_ref(block)
-            }
+            BenefactorRequest::Put { block, .. }
+            | BenefactorRequest::Get { block }
+            | BenefactorRequest::Prove { block, .. } => std::slice::from_ref(block),
             BenefactorRequest::Sync { blocks, .. } | BenefactorRequest::Verify { blocks } => blocks,
             // Tells of no block; or is refused to all benefactors.
             BenefactorRequest::Status

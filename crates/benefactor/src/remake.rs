@@ -7,7 +7,8 @@
 //! what doesn't need that one.
 //!
 //! In the same way an encoding is checked of which the manager doesn't know whether it makes its chunk: gathered, decoded and compared with
-//! the chunk's name.
+//! the chunk's name. And before a block that is here may go, this benefactor sees those that stay: each of their holders proves that it has the very
+//! bytes that follow from the own block, or from what was gathered.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -18,12 +19,12 @@ use stdchk_model::block::BadBlock;
 use stdchk_model::limits::LIST_ENTRIES_MAX;
 use stdchk_model::message::Asked;
 use stdchk_model::message::benefactor::{
-    BenefactorReply, BenefactorRequest, Check, Decoded, Make, SourceBlock,
+    BenefactorReply, BenefactorRequest, Check, Decoded, Make, Seen, SourceBlock, proof,
 };
 use stdchk_model::message::handshake::Role;
 use stdchk_model::{BlockId, ChunkId, Encoding, EncodingId, ErrorCode, Failure};
 use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Connection, Identity};
-use stdchk_protect::{BadFragments, Remaking};
+use stdchk_protect::{BadFragments, Blocks, Remaking, genuine};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -52,6 +53,18 @@ pub(crate) struct Remaker {
     peers: Mutex<HashMap<String, Peer>>,
     /// What the manager has not been told yet of encodings of which enough was gathered.
     decoded: Mutex<Vec<Decoded>>,
+    /// What it has not been told yet of blocks that were to be seen.
+    seen: Mutex<Vec<Seen>>,
+}
+
+/// What blocks of others are compared with.
+enum Known {
+    /// A copy that is here.
+    Own(BlockId, Bytes),
+    /// All blocks of an encoding.
+    Made(Blocks),
+    /// Nothing: each is compared with its own name.
+    Nothing,
 }
 
 /// Another benefactor that fragments are fetched from.
@@ -77,6 +90,7 @@ impl Remaker {
             room,
             peers: Mutex::default(),
             decoded: Mutex::default(),
+            seen: Mutex::default(),
         }
     }
 
@@ -139,31 +153,139 @@ impl Remaker {
     }
 
     /// What was found since the last call, as much as a message holds.
-    pub(crate) fn take_decoded(&self) -> Vec<Decoded> {
-        let mut decoded = self.decoded.lock();
-        let count = decoded.len().min(LIST_ENTRIES_MAX);
-        decoded.drain(..count).collect()
+    pub(crate) fn take_found(&self) -> (Vec<Decoded>, Vec<Seen>) {
+        (take_some(&self.decoded), take_some(&self.seen))
     }
 
     /// Takes back what didn't reach the manager.
-    pub(crate) fn return_decoded(&self, mut decoded: Vec<Decoded>) {
+    pub(crate) fn return_found(&self, (mut decoded, mut seen): (Vec<Decoded>, Vec<Seen>)) {
         self.decoded.lock().append(&mut decoded);
+        self.seen.lock().append(&mut seen);
     }
 
-    /// Finds out whether an encoding makes its chunk, and whether all of its blocks follow from that.
+    /// Finds out whether an encoding makes its chunk, and whether all of its blocks follow from that; or before a block that is here may go,
+    /// whether the others are there.
     pub(crate) async fn check(self: &Arc<Self>, check: &Check) -> Result<(), Failure> {
-        let Some(first) = check.from.first() else {
-            return Err(Failure::new(ErrorCode::Malformed, "an order to check an encoding names no sources"));
-        };
         let turn = Arc::clone(&self.turns).acquire_owned().await;
         let mut turn = Some(turn.map_err(|_| unavailable("nothing is checked any more"))?);
-        let nothing = (Remaking::new(check.chunk, first.encoding), first.encoding.code.data());
-        let gathered = self.gather(check.chunk, nothing, &check.from, &mut turn).await?;
-        let made = blocking(move || gathered.remake(false)).await?.map(drop);
-        self.note_decoded(check.chunk, first.encoding, made.as_ref().err());
+        match check.own {
+            Some(own) => self.look(check, own, &mut turn).await,
+            None => {
+                let nothing = Remaking::new(check.chunk, first(&check.from)?.encoding);
+                self.decode(check, nothing, &mut turn).await.map(drop)
+            }
+        }
+    }
+
+    /// Puts the blocks together and makes all of their encoding anew; `None`: they make something else.
+    async fn decode(
+        self: &Arc<Self>,
+        check: &Check,
+        own: Remaking,
+        turn: &mut Option<OwnedSemaphorePermit>,
+    ) -> Result<Option<Blocks>, Failure> {
+        let encoding = first(&check.from)?.encoding;
+        let lacks = own.lacks();
+        let gathered = self.gather(check.chunk, (own, lacks), &check.from, turn).await?;
+        let made = blocking(move || gathered.remake(false)).await?;
+        self.note_decoded(check.chunk, encoding, made.as_ref().err());
         match made {
-            Ok(()) | Err(BadFragments::Encoding) => Ok(()),
+            Ok(made) => Ok(Some(made)),
+            Err(BadFragments::Encoding) => Ok(None),
             Err(bad) => Err(Failure::new(ErrorCode::Unsupported, bad.to_string())),
+        }
+    }
+
+    /// Looks whether all of these blocks are where they are said to be, before `own` may go. Copies are compared with a copy that is here, and
+    /// fragments with those that follow from enough of them. A copy that was made in another way is fetched.
+    async fn look(
+        self: &Arc<Self>,
+        check: &Check,
+        own: BlockId,
+        turn: &mut Option<OwnedSemaphorePermit>,
+    ) -> Result<(), Failure> {
+        let encoding = first(&check.from)?.encoding;
+        let (_, stored) = self.read(own).await?;
+        let known = match encoding.code.is_copy() {
+            true => Known::Own(own, stored),
+            false => {
+                let mut remaking = Remaking::new(check.chunk, encoding);
+                let of_it = |index| BlockId { chunk: check.chunk, encoding, index };
+                let all: Vec<BlockId> = (0..encoding.code.blocks()).map(of_it).collect();
+                for here in self.benefactor.store().durable(&all) {
+                    let (how, stored) = self.read(here.block).await?;
+                    let refused = |bad: BadBlock| Failure::new(ErrorCode::Damaged, bad.to_string());
+                    remaking.add(here.block.index, how, stored).map_err(refused)?;
+                }
+                match self.decode(check, remaking, turn).await {
+                    Ok(Some(made)) => Known::Made(made),
+                    // None of them is of use.
+                    Ok(None) => {
+                        self.has_seen(own, (0..).zip(&check.from).map(|(place, _)| place).collect());
+                        return Ok(());
+                    }
+                    // Too few can be had: it shows which.
+                    Err(_) => Known::Nothing,
+                }
+            }
+        };
+        // Others have the turn while this one waits for answers: the manager orders few looks at a time.
+        turn.take();
+        let known = Arc::new(known);
+        let mut asked = JoinSet::new();
+        for (place, source) in (0u32..).zip(check.from.iter().cloned()) {
+            let (this, known, chunk) = (Arc::clone(self), Arc::clone(&known), check.chunk);
+            asked.spawn(async move {
+                let block = BlockId { chunk, encoding: source.encoding, index: source.index };
+                let shown = this.is_shown(&source, block, &known).await;
+                let shown = shown.inspect_err(|failure| {
+                    tracing::info!(address = %source.address, ?block, %failure, "a block can't be seen");
+                });
+                (place, shown.is_ok_and(|is_shown| is_shown), source, block)
+            });
+        }
+        let mut lacks = Vec::new();
+        while let Some(seen) = asked.join_next().await {
+            let (place, is_shown, source, block) =
+                seen.map_err(|_| unavailable("the look at a block ended early"))?;
+            if !is_shown {
+                tracing::warn!(address = %source.address, ?block, "a benefactor doesn't show a block that it says it has");
+                lacks.push(place);
+                let this = Arc::clone(self);
+                tokio::spawn(async move { this.let_verify(&source, block).await });
+            }
+        }
+        lacks.sort_unstable();
+        self.has_seen(own, lacks);
+        Ok(())
+    }
+
+    /// Takes note of what was seen before a block that is here may go: all others, but those at these places.
+    fn has_seen(&self, own: BlockId, lacks: Vec<u32>) {
+        self.seen.lock().push(Seen { own, lacks });
+        self.benefactor.has_news();
+    }
+
+    /// Whether another benefactor has a block: it proves that it has the bytes that are known here, or sends it.
+    async fn is_shown(&self, source: &SourceBlock, block: BlockId, known: &Known) -> Result<bool, CallError> {
+        let expected = match known {
+            Known::Own(own, stored) if own.encoding == block.encoding => stored.clone(),
+            Known::Made(made) => match made.stored(block.index) {
+                Some(stored) => stored.clone(),
+                None => return Ok(false),
+            },
+            Known::Own(..) | Known::Nothing => {
+                // Not from here: somebody may say that it has what is here.
+                let (encoding, stored) = self.get_from(source, block).await?;
+                return Ok(blocking(move || genuine(&block, &encoding, &stored).is_ok()).await?);
+            }
+        };
+        let mut key = [0; 32];
+        getrandom::fill(&mut key)
+            .map_err(|error| unavailable(format!("the system gives no random bytes: {error}")))?;
+        match self.ask(source, BenefactorRequest::Prove { block, key }).await?.0 {
+            BenefactorReply::Proof(told) => Ok(blocking(move || proof(&key, &expected) == told).await?),
+            _ => Ok(false),
         }
     }
 
@@ -240,6 +362,10 @@ impl Remaker {
         if !self.benefactor.store().durable(&[block]).is_empty() {
             return Ok(self.read(block).await?);
         }
+        self.get_from(source, block).await
+    }
+
+    async fn get_from(&self, source: &SourceBlock, block: BlockId) -> Result<(Encoding, Bytes), CallError> {
         let answer = self.ask(source, BenefactorRequest::Get { block }).await;
         match answer? {
             (BenefactorReply::Block { encoding }, stored) => {
@@ -304,6 +430,17 @@ impl Remaker {
         }
         Ok(open)
     }
+}
+
+/// As much of what waits as a message holds.
+fn take_some<T>(waiting: &Mutex<Vec<T>>) -> Vec<T> {
+    let mut waiting = waiting.lock();
+    let count = waiting.len().min(LIST_ENTRIES_MAX);
+    waiting.drain(..count).collect()
+}
+
+fn first(from: &[SourceBlock]) -> Result<&SourceBlock, Failure> {
+    from.first().ok_or_else(|| Failure::new(ErrorCode::Malformed, "an order to look at blocks names none"))
 }
 
 fn unavailable(message: impl Into<String>) -> Failure {

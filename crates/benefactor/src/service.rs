@@ -13,7 +13,7 @@ use stdchk_model::exact::narrow;
 use stdchk_model::limits::LIST_ENTRIES_MAX;
 use stdchk_model::message::Asked;
 use stdchk_model::message::benefactor::{
-    BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, Goes, Notice, OwnerWish,
+    BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, Goes, Notice, OwnerWish, proof,
 };
 use stdchk_model::message::handshake::Role;
 use stdchk_model::{
@@ -495,6 +495,15 @@ impl Benefactor {
         Ok(BenefactorReply::Verified { states })
     }
 
+    /// Proves that a durable block is here and intact.
+    async fn prove(&self, block: BlockId, key: [u8; 32]) -> Result<BenefactorReply, Failure> {
+        if self.store.durable(&[block]).is_empty() {
+            return Err(Failure::new(ErrorCode::NotFound, "no such block is durable here"));
+        }
+        let (_, stored) = self.get(block).await?;
+        Ok(BenefactorReply::Proof(blocking(move || proof(&key, &stored)).await?))
+    }
+
     /// A part of the journal's file.
     async fn journal(&self, offset: u64) -> Result<BenefactorReply, Failure> {
         let bytes = JOURNAL_PART_BYTES as u64;
@@ -526,6 +535,7 @@ impl Benefactor {
                 return Ok((BenefactorReply::Block { encoding }, bytes));
             }
             BenefactorRequest::Verify { blocks } => self.verify(&blocks).await?,
+            BenefactorRequest::Prove { block, key } => self.prove(block, key).await?,
             BenefactorRequest::Status => BenefactorReply::Status(self.load()),
             BenefactorRequest::Journal { offset } => self.journal(offset).await?,
             BenefactorRequest::PutNear { chunk, encoding } => {

@@ -503,22 +503,6 @@ async fn a_damaged_block_that_is_looked_at_is_set_aside_and_reported_at_once() {
     running.stop().await;
 }
 
-/// Flips the first byte of the place on disk that holds `wanted`.
-fn flip(segments: &std::path::Path, wanted: &[u8]) {
-    use std::os::unix::fs::FileExt;
-    for entry in std::fs::read_dir(segments).unwrap() {
-        let path = entry.unwrap().path();
-        let content = std::fs::read(&path).unwrap();
-        if let Some(offset) = content.windows(wanted.len()).position(|window| window == wanted) {
-            let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
-            file.write_all_at(&[!wanted.first().unwrap()], offset as u64).unwrap();
-            file.sync_all().unwrap();
-            return;
-        }
-    }
-    panic!("the block is in no segment");
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn it_serves_on_without_its_manager_and_a_second_one_is_refused() {
     let (place, manager) = (tempfile::tempdir().unwrap(), Manager::start().await);

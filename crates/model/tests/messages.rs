@@ -12,7 +12,7 @@ use stdchk_model::journal::{Piece, Reach};
 use stdchk_model::message::Asked;
 use stdchk_model::message::benefactor::{
     BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, Check, Command, Decoded, FailedCopy,
-    Goes, Make, NewBlock, Notice, OwnerWish, SourceBlock, StorageState,
+    Goes, Make, NewBlock, Notice, OwnerWish, Seen, SourceBlock, StorageState,
 };
 use stdchk_model::message::handshake::{
     Grant, Hello, Join, JoinKey, Joined, MemberId, PROTOCOL, Role, TokenId, Welcome,
@@ -482,6 +482,10 @@ fn requests_of_the_pool() -> Vec<ManagerRequest> {
                 Decoded { chunk: chunk(0xc5), encoding: coded().id(chunk(0xc5)), is_right: true },
                 Decoded { chunk: chunk(0xc6), encoding: coded().id(chunk(0xc6)), is_right: false },
             ],
+            seen: vec![
+                Seen { own: block(0xc7), lacks: vec![1] },
+                Seen { own: block(0xc8), lacks: Vec::new() },
+            ],
         },
         Q::Orders { id: benefactor, registration: number },
         Q::Journal {
@@ -559,7 +563,8 @@ fn manager_replies() -> Vec<ManagerReply> {
             Command::Permits(permits()),
             Command::BeatEvery(2000),
             Command::Goes(Goes { may_end: true, takes: true }),
-            Command::Check(Check { chunk: chunk(0xc2), from: (0..3).map(source).collect() }),
+            Command::Check(Check { chunk: chunk(0xc2), from: (0..3).map(source).collect(), own: None }),
+            Command::Check(Check { chunk: chunk(0xc2), from: vec![source(1)], own: Some(block(0xc2)) }),
         ]),
         R::Known { found: vec![ChunkLocations::default()], benefactors: vec![info()], room_bytes: 16 << 20 },
         R::Held { attr: attr(), hold: hold() },
@@ -633,6 +638,7 @@ fn benefactor_requests() -> Vec<BenefactorRequest> {
         Q::PutNear { chunk: chunk(0xc1), encoding: Encoding::plain(chunk_ref(0xc1)) },
         Q::HasNear { chunk: chunk(0xc1) },
         Q::GetNear { chunk: chunk(0xc1) },
+        Q::Prove { block: fragment, key: [0x4b; 32] },
     ]
 }
 
@@ -647,6 +653,7 @@ fn benefactor_replies() -> Vec<BenefactorReply> {
         R::Status(load()),
         R::Journal { benefactor: Some(BENEFACTOR), length: 5_000_000_000, bytes: vec![1, 2] },
         R::Near(true),
+        R::Proof([0x9f; 32]),
     ]
 }
 

@@ -209,8 +209,14 @@ impl Remaking {
         encoding.check_bytes(index, &stored)?;
         let group = self.group.get_or_insert_with(|| Group { encoding, stored: BTreeMap::new() });
         group.stored.insert(index, stored);
-        let lacks = usize::from(self.id.code.data()).saturating_sub(group.stored.len());
-        Ok(u8::try_from(lacks).unwrap_or_else(|_| unreachable!("a code has at most 32 blocks")))
+        Ok(self.lacks())
+    }
+
+    /// How many more blocks are needed.
+    pub fn lacks(&self) -> u8 {
+        let gathered = self.group.as_ref().map_or(0, |group| group.stored.len());
+        let lacks = usize::from(self.id.code.data()).saturating_sub(gathered);
+        u8::try_from(lacks).unwrap_or_else(|_| unreachable!("a code has at most 32 blocks"))
     }
 
     /// The blocks of the encoding, or with `as_copies` those that hold all of the encoded bytes. Of these it is certain that they make the

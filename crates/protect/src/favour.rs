@@ -1,19 +1,37 @@
-//! Which encoding of a chunk the pool would keep if it could have but one.
+//! In whose favour a block of a chunk goes.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use stdchk_model::{EncodingId, Trust};
 
-use crate::holders::{Held, distance_trusted};
+use crate::holders::{Held, copies, group_distance};
 
 /// The encoding in fragments of which these blocks alone keep the distance `wanted`, so that all else could go: fragments take less space
 /// than copies that are as far from loss. A trusted one comes before those that their makers alone vouch for, then the one that takes the least
-/// space. None where a single copy is enough.
+/// space. None where a single copy is enough, and there.
 pub fn favoured(held: &[Held], wanted: u8) -> Option<EncodingId> {
-    if wanted <= 1 {
-        return None;
+    let is_copy_enough = wanted <= 1 && copies(held.iter().copied()) > 0;
+    if is_copy_enough { None } else { sufficient(held, wanted) }
+}
+
+/// What keeps a chunk at the distance `wanted` alone, so that a block may go that isn't among those that stay: copies, which have the name of
+/// a plain one here; or blocks of the block's own encoding; or those of another one, trusted ones first.
+pub fn in_favour_of(block: &Held, staying: &[Held], wanted: u8) -> Option<EncodingId> {
+    let own = block.encoding;
+    let is_own_enough = || {
+        let held = staying.iter().copied();
+        !own.code.is_copy() && block.trust != Trust::Broken && group_distance(held, own) >= wanted
+    };
+    match copies(staying.iter().copied()) >= wanted {
+        true => Some(EncodingId::PLAIN),
+        false if is_own_enough() => Some(own),
+        false => sufficient(staying, wanted),
     }
+}
+
+/// The encoding in fragments of which there are enough for the distance `wanted`: trusted ones first, then the one that takes the least space.
+fn sufficient(held: &[Held], wanted: u8) -> Option<EncodingId> {
     let fragments =
         held.iter().filter(|block| !block.encoding.code.is_copy() && block.trust != Trust::Broken);
     let all: BTreeSet<(Reverse<bool>, u32, EncodingId)> = fragments
@@ -23,10 +41,7 @@ pub fn favoured(held: &[Held], wanted: u8) -> Option<EncodingId> {
             (Reverse(block.trust == Trust::Trusted), size, block.encoding)
         })
         .collect();
-    let suffices = |encoding: &EncodingId| {
-        let own = held.iter().filter(|block| block.encoding == *encoding);
-        distance_trusted(own.map(|block| Held { trust: Trust::Trusted, ..*block })) >= wanted
-    };
+    let suffices = |encoding: &EncodingId| group_distance(held.iter().copied(), *encoding) >= wanted;
     all.into_iter().map(|(_, _, encoding)| encoding).find(suffices)
 }
 

@@ -163,7 +163,7 @@ fn encodings(
 }
 
 /// Benefactors that have a copy.
-fn copies(held: impl Iterator<Item = Held> + Clone) -> u8 {
+pub(crate) fn copies(held: impl Iterator<Item = Held> + Clone) -> u8 {
     let copies = held.filter(|block| block.encoding.code.is_copy());
     hosts(copies)
 }
@@ -362,17 +362,7 @@ pub fn surplus(certain: &[Held], wanted: u8) -> Vec<Held> {
     gone
 }
 
-/// Whether this block can go without anything that might be needed going with it, while the blocks in `staying` stay: these have the distance
-/// `wanted` by copies, or by blocks that are as good as it is.
-pub fn can_spare(block: &Held, staying: impl Iterator<Item = Held> + Clone, wanted: u8) -> bool {
-    let disks = staying.filter(on_disk);
-    match block.trust {
-        Trust::Broken => distance_trusted(disks) >= wanted,
-        _ => copies(disks.clone()) >= wanted || group_distance(disks, block.encoding) >= wanted,
-    }
-}
-
 /// The distance by the blocks alone that count together with those of an encoding.
-fn group_distance(held: impl Iterator<Item = Held> + Clone, encoding: EncodingId) -> u8 {
+pub(crate) fn group_distance(held: impl Iterator<Item = Held> + Clone, encoding: EncodingId) -> u8 {
     if encoding.code.is_copy() { copies(held) } else { of_fragments(held, encoding) }
 }

@@ -18,9 +18,8 @@ pub mod seal;
 
 pub use assembly::{Assembly, BadFragments, Gathered, Remaking};
 pub use blocks::{Blocks, genuine};
-pub use favour::favoured;
+pub use favour::{favoured, in_favour_of};
 pub use holders::{
-    Held, Plan, can_spare, copies_in_memory, distance, distance_among, distance_at, distance_at_best,
-    distance_trusted, is_readable, is_readable_at, missing, plan, plan_at, suffices, suffices_at, surplus,
-    taken,
+    Held, Plan, copies_in_memory, distance, distance_among, distance_at, distance_at_best, distance_trusted,
+    is_readable, is_readable_at, missing, plan, plan_at, suffices, suffices_at, surplus, taken,
 };

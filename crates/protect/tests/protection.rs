@@ -14,8 +14,9 @@ use proptest::prelude::*;
 use stdchk_model::limits::CODE_BLOCKS_MAX;
 use stdchk_model::{BenefactorId, ChunkId, ChunkRef, Code, Durability, EncodingId, Maker, Tier, Trust};
 use stdchk_protect::{
-    Assembly, BadFragments, Blocks, Gathered, Held, Plan, Remaking, can_spare, copies_in_memory, distance,
-    distance_among, distance_at_best, genuine, missing, plan, plan_at, suffices, surplus, taken,
+    Assembly, BadFragments, Blocks, Gathered, Held, Plan, Remaking, copies_in_memory, distance,
+    distance_among, distance_at_best, genuine, in_favour_of, missing, plan, plan_at, suffices, surplus,
+    taken,
 };
 use stdchk_reduce::{Compressor, Effort};
 
@@ -414,8 +415,14 @@ proptest! {
         let all = all_of(&doubtful);
         let staying: Vec<Held> = all.iter().filter(|block| !leaves(block)).copied().collect();
         let right = right_of(&doubtful);
-        let spared =
-            |block: &Held| leaves(block) && can_spare(block, staying.iter().copied(), wanted);
+        // What is of another encoding its holder has decoded, and then it is trusted.
+        let is_known = |block: &Held, encoding: EncodingId| {
+            let mut of_it = staying.iter().filter(|other| other.encoding == encoding);
+            encoding == block.encoding || of_it.all(|other| other.trust == Trust::Trusted)
+        };
+        let spared = |block: &Held| {
+            leaves(block) && in_favour_of(block, &staying, wanted).is_some_and(|one| is_known(block, one))
+        };
         let kept: Vec<Held> = right.iter().filter(|block| !spared(block)).copied().collect();
         let (before, after) = (true_distance(&on_disks(&right)), true_distance(&on_disks(&kept)));
         prop_assert!(after >= before.min(wanted), "{before} before, {after} after");

@@ -25,10 +25,9 @@ use stdchk_model::message::benefactor::{Check, Command, Decoded, SourceBlock};
 use stdchk_model::message::handshake::MemberId;
 use stdchk_model::message::manager::{BrokenEncodings, ManagerReply};
 use stdchk_model::{BenefactorId, ChunkId, EncodingId, Maker, Trust};
-use stdchk_protect::{Held, favoured};
 
 use super::benefactors::Registry;
-use super::chunk::{Chunk, Holder, held};
+use super::chunk::{Chunk, Holder};
 use super::members::Members;
 use super::{Answer, Core, Now};
 
@@ -142,11 +141,6 @@ fn voices(of: &[BenefactorId], registry: &Registry) -> usize {
 }
 
 impl Checks {
-    /// Whether the benefactor has decoded this encoding and found that it makes the chunk.
-    pub fn has_decoded(&self, chunk: &ChunkId, encoding: EncodingId, by: BenefactorId) -> bool {
-        self.found.get(&(*chunk, encoding)).is_some_and(|found| found.good.contains(&by))
-    }
-
     /// Whether something of the chunk is being checked, or that failed a moment ago.
     fn is_busy(&self, chunk: &ChunkId, now_ms: u64) -> bool {
         let waits = self.failing.get(chunk).is_some_and(|(_, retry_ms)| *retry_ms > now_ms);
@@ -293,7 +287,10 @@ impl Core {
         for Decoded { chunk, encoding, is_right } in decoded {
             let encoded = (*chunk, *encoding);
             let is_answer = self.checks.answered(by, encoded);
-            if is_answer || self.copies.was_asked(chunk, by, *encoding) {
+            if is_answer
+                || self.copies.was_asked(chunk, by, *encoding)
+                || self.proofs.was_asked(chunk, by, *encoding)
+            {
                 self.take_verdict(encoded, by, *is_right, now);
             }
         }
@@ -323,7 +320,10 @@ impl Core {
     }
 
     /// Lets an encoding count as those say who decoded it. As long as they don't agree it counts as before.
-    fn apply_opinion(&mut self, encoded: Encoded, now: Now) {
+    pub(super) fn apply_opinion(&mut self, encoded: Encoded, now: Now) {
+        if !self.checks.found.contains_key(&encoded) {
+            return;
+        }
         let (chunk, encoding) = encoded;
         let trust = match self.checks.opinion(&encoded, &self.registry) {
             Opinion::Good => Trust::Trusted,
@@ -408,57 +408,21 @@ impl Core {
         all.get(times % all.len().max(1)).map(|(_, _, id)| *id)
     }
 
-    /// The blocks that stand beside an encoding which keeps the chunk at the distance `wanted` alone, and that encoding: of blocks that surely
-    /// are there. What is broken goes by itself once anything can be trusted.
-    pub(super) fn beside(&self, blocks: &[Holder], wanted: u8) -> Option<(EncodingId, Vec<Holder>)> {
-        let staying = blocks.iter().filter(|holder| !holder.leaves(&self.registry));
-        let staying: Vec<Held> = held(staying, &self.registry).collect();
-        let favoured = favoured(&staying, wanted)?;
-        let is_trusted = staying.iter().any(|held| held.encoding == favoured && held.trust == Trust::Trusted);
-        let stands_beside = |holder: &&Holder| {
-            let stays_anyway = holder.leaves(&self.registry) && !holder.is_to_go(&self.registry);
-            let is_none = is_trusted && holder.trust() == Trust::Broken;
-            holder.encoding != favoured && !holder.is_in_memory(&self.registry) && !stays_anyway && !is_none
-        };
-        let others: Vec<Holder> = blocks.iter().filter(stands_beside).copied().collect();
-        (!others.is_empty()).then_some((favoured, others))
+    /// Whether a block is to go that its own holder has found to be of no use, and others as well.
+    pub(super) fn is_worthless(&self, chunk: &ChunkId, block: &Holder) -> bool {
+        let found = self.checks.found.get(&(*chunk, block.encoding));
+        block.leaves(&self.registry)
+            && block.trust() == Trust::Broken
+            && found.is_some_and(|found| found.broken.contains(&block.benefactor))
     }
 
-    /// Of blocks that stand beside an encoding, those whose holders have decoded it.
-    pub(super) fn given_up(
-        &self,
-        chunk: &ChunkId,
-        favoured: EncodingId,
-        mut beside: Vec<Holder>,
-    ) -> Vec<Holder> {
-        let is_trusted = self.trust(&(*chunk, favoured)) == Some(Trust::Trusted);
-        beside.retain(|holder| {
-            is_trusted
-                && holder.trust() != Trust::Broken
-                && self.checks.has_decoded(chunk, favoured, holder.benefactor)
-        });
-        beside
-    }
-
-    /// Has the holder of one of these blocks decode the encoding beside which they stand: one after the other.
-    pub(super) fn check_beside(&mut self, chunk: ChunkId, favoured: EncodingId, beside: &[Holder], now: Now) {
-        let encoded = (chunk, favoured);
-        // It may be known already, of blocks that were put anew.
-        self.apply_opinion(encoded, now);
-        let is_known = self.checks.found.contains_key(&encoded);
-        if self.trust(&encoded) == Some(Trust::Broken)
-            || self.checks.is_busy(&chunk, now.ms)
-            || !is_known && self.checks.found.len() >= FOUND_MAX
+    /// Has the holders of blocks that are to go decode those encodings that others have found broken.
+    pub(super) fn check_broken(&mut self, chunk: ChunkId, blocks: &[Holder], now: Now) {
+        let is_one = |block: &&Holder| block.leaves(&self.registry) && block.trust() == Trust::Broken;
+        if let Some(block) = blocks.iter().find(is_one)
+            && !self.checks.is_busy(&chunk, now.ms)
         {
-            return;
-        }
-        // Who found it broken keeps what it has.
-        let has_said = |id| self.checks.found.get(&encoded).is_some_and(|found| found.has_said(id));
-        let holders: BTreeSet<BenefactorId> =
-            beside.iter().map(|holder| holder.benefactor).filter(|id| !has_said(*id)).collect();
-        let times = self.checks.failing.get(&chunk).map_or(0, |(times, _)| *times as usize);
-        if let Some(next) = holders.iter().nth(times % holders.len().max(1)) {
-            self.checks.start(encoded, *next, now.ms);
+            self.checks.start((chunk, block.encoding), block.benefactor, now.ms);
         }
     }
 
@@ -499,7 +463,7 @@ impl Core {
         let from: Vec<SourceBlock> =
             own.iter().filter_map(|holder| source(holder.index, holder.benefactor)).collect();
         let different: BTreeSet<u8> = from.iter().map(|source| source.index).collect();
-        (different.len() >= usize::from(encoding.code.data())).then_some(Check { chunk: id, from })
+        (different.len() >= usize::from(encoding.code.data())).then_some(Check { chunk: id, from, own: None })
     }
 
     /// Gives up what is late, goes on with what is doubted, and forgets what is of no use any more.

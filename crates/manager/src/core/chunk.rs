@@ -32,6 +32,7 @@ impl Marks {
     const OWED: u8 = 1;
     const VOUCHED: u8 = 2;
     const BROKEN: u8 = 4;
+    const DOUBTED: u8 = 8;
 
     /// Whether the block is to go since the benefactor's owner needs the space.
     pub fn is_owed(self) -> bool {
@@ -40,6 +41,15 @@ impl Marks {
 
     pub(super) fn set_owed(&mut self, is_owed: bool) {
         self.0 = self.0 & !Self::OWED | if is_owed { Self::OWED } else { 0 };
+    }
+
+    /// Whether the benefactor didn't show the block to another one.
+    fn is_doubted(self) -> bool {
+        self.0 & Self::DOUBTED != 0
+    }
+
+    pub(super) fn doubt(&mut self) {
+        self.0 |= Self::DOUBTED;
     }
 
     /// What is known of the encoding of a fragment.
@@ -57,7 +67,7 @@ impl Marks {
             Trust::Trusted => Self::VOUCHED,
             Trust::Claimed => 0,
         };
-        self.0 = self.0 & Self::OWED | bit;
+        self.0 = self.0 & (Self::OWED | Self::DOUBTED) | bit;
     }
 }
 
@@ -109,13 +119,13 @@ impl Holder {
 
     /// Whether the chunk is to be as far from loss as is wanted without this block. Until then it counts for all but what is planned.
     pub fn leaves(&self, registry: &Registry) -> bool {
-        self.is_owed() || registry.leaves(self.benefactor)
+        self.is_owed() || self.marks.is_doubted() || registry.leaves(self.benefactor)
     }
 
     /// Whether the block is to go once that is so. What is on a machine that goes soon stays: it serves for as long as it is there, and
     /// the machine may stay after all.
     pub fn is_to_go(&self, registry: &Registry) -> bool {
-        self.is_owed() || registry.lets_go(self.benefactor)
+        self.is_owed() || self.marks.is_doubted() || registry.lets_go(self.benefactor)
     }
 
     /// Whether the block can be read now or once its benefactor is back.
@@ -251,7 +261,8 @@ impl Chunk {
 
     /// Those that are to let go of the chunk, whatever becomes of other chunks there.
     pub fn owing(&self) -> impl Iterator<Item = BenefactorId> + Clone {
-        self.holders.iter().filter(|holder| holder.is_owed()).map(|holder| holder.benefactor)
+        let is_to_go = |holder: &&Holder| holder.is_owed() || holder.marks.is_doubted();
+        self.holders.iter().filter(is_to_go).map(|holder| holder.benefactor)
     }
 
     /// When a session or a benefactor last brought it up, milliseconds of the manager's life.

@@ -220,18 +220,17 @@ impl Core {
                 None => self.locations.is_not_spare(*slot),
             }
         }
-        for (slot, Spare { gone, beside }) in surplus {
-            gone.iter().for_each(|holder| found.block(holder.stored_length));
+        for (slot, Spare { gone, unseen }) in surplus {
+            let counted = if dry_run { unseen.as_slice() } else { &[] };
+            gone.iter().chain(counted).for_each(|holder| found.block(holder.stored_length));
             if dry_run {
                 continue;
             }
-            match beside {
-                Some((favoured, beside)) if gone.is_empty() => {
-                    let chunk = self.locations.at(slot).id;
-                    self.check_beside(chunk, favoured, &beside, now);
-                }
-                _ => self.trim(slot, &gone),
-            }
+            let chunk = self.locations.at(slot);
+            let (id, wanted) = (chunk.id, chunk.wanted());
+            self.trim(slot, &gone);
+            self.check_broken(id, &unseen, now);
+            self.ask_for_proofs(id, &unseen, wanted, now);
         }
         (found, candidates.last().copied().filter(|_| candidates.len() == self.setting.steps))
     }

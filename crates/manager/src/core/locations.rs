@@ -274,7 +274,7 @@ impl Locations {
 
     // --- what benefactors have
 
-    /// A benefactor says that it holds the block, durable.
+    /// A benefactor says that it holds the block, durable. Tells whether that is news.
     pub fn confirm(
         &mut self,
         stored: &StoredBlock,
@@ -282,11 +282,12 @@ impl Locations {
         inventory: u32,
         age: BlockAge,
         now_ms: u64,
-    ) {
+    ) -> bool {
         let slot = self.enter(&stored.block.chunk, now_ms);
         let is_it =
             |holder: &Holder| holder.benefactor == from && holder.block(stored.block.chunk) == stored.block;
-        let is_unknown = age == BlockAge::Unknown && !self.at(slot).holders.iter().any(is_it);
+        let is_new = !self.at(slot).holders.iter().any(is_it);
+        let is_unknown = age == BlockAge::Unknown && is_new;
         let BlockId { encoding, index, .. } = stored.block;
         let before = self.sizes(slot);
         let chunk = self.at_mut(slot);
@@ -328,6 +329,7 @@ impl Locations {
             self.hold_unknown(slot);
         }
         self.place(slot);
+        is_new
     }
 
     /// It was found out whether an encoding makes its chunk. That is remembered as long as any block of it is.
@@ -336,6 +338,16 @@ impl Locations {
         let alike = self.at_mut(slot).holders.iter_mut().filter(|holder| holder.encoding == encoding);
         alike.for_each(|holder| holder.marks.set_trust(trust));
         self.requeue(id, registry);
+    }
+
+    /// The benefactor didn't show the block to another one: the chunk is to be as safe without it, and then it is to go. That is remembered as
+    /// long as it says that it has it.
+    pub fn doubt(&mut self, block: &BlockId, at: BenefactorId, registry: &Registry) {
+        let Some(slot) = self.slot(&block.chunk) else { return };
+        if let Some(holder) = self.at_mut(slot).find(at, block) {
+            holder.marks.doubt();
+            self.count(slot, registry);
+        }
     }
 
     /// The block is there no longer; whether anybody thought so.
@@ -577,7 +589,9 @@ impl Locations {
         };
         self.note_alone(slot, alone);
         let chunk = self.at(slot);
-        if wanted > 0 && chunk.holders.len() > chunk.fewest(wanted) {
+        let may_go = |holder: &Holder| holder.leaves(registry) && holder.trust() == Trust::Broken;
+        let is_spare = chunk.holders.len() > chunk.fewest(wanted) || chunk.holders.iter().any(may_go);
+        if wanted > 0 && is_spare {
             self.spare.insert(slot);
         }
         let chunk = self.at(slot);

@@ -1,8 +1,8 @@
 //! Memory is given back once disks have what is wanted: it is scarce, and the next checkpoint needs it.
 //!
 //! What lies in memory counts for nothing, so what may go is simple: disks must keep the chunk as far from loss as is wanted, or have as much
-//! of it as they can take, by blocks that are beyond doubt ([`Core::surely_there`]). Nobody else has to be asked, unlike where blocks on disks are
-//! trimmed. A session that counts on copies in memory loses nothing: its commit is as content with the disks.
+//! of it as they can take, by blocks that are beyond doubt ([`Core::surely_there`]), and that the memory's own benefactor has seen
+//! ([`super::proofs`]). A session that counts on copies in memory loses nothing: its commit is as content with the disks.
 //!
 //! | what happens | what becomes of the copies in memory |
 //! |---|---|
@@ -18,6 +18,7 @@ use stdchk_protect::distance_trusted;
 
 use super::chunk::{Holder, held};
 use super::locations::Slot;
+use super::surplus::Spare;
 use super::{Core, Now};
 
 /// Time between two looks at what may go, milliseconds: half a heartbeat, with which it is told. Longer where a look found much that has to stay: a
@@ -47,13 +48,17 @@ impl Core {
         let has_more = slots.len() == self.setting.steps;
         let with_room = self.disks_with_room();
         for slot in &slots {
-            let gone = self.spare_in_memory(*slot, &with_room);
+            let Some((Spare { gone, unseen }, enough)) = self.spare_in_memory(*slot, &with_room) else {
+                stay += 1;
+                continue;
+            };
             stay += u64::from(gone.is_empty());
+            let chunk = self.locations.at(*slot).id;
             if !gone.is_empty() {
-                let chunk = self.locations.at(*slot).id;
                 self.trim(*slot, &gone);
                 self.locations.requeue(&chunk, &self.registry);
             }
+            self.ask_for_proofs(chunk, &unseen, enough, now);
         }
         self.emptying = match slots.last() {
             Some(last) if has_more => Emptying { after: Some(*last), stay, next_ms },
@@ -72,12 +77,13 @@ impl Core {
     }
 
     /// The copies of a chunk in memory, if disks surely have what is wanted of it; or surely some of it, and none of those `with_room` can take
-    /// what lacks.
-    fn spare_in_memory(&self, slot: Slot, with_room: &[HostState]) -> Vec<Holder> {
+    /// what lacks. With the distance to loss that the disks keep.
+    fn spare_in_memory(&self, slot: Slot, with_room: &[HostState]) -> Option<(Spare, u8)> {
         let (chunk, registry) = (self.locations.at(slot), &self.registry);
         let stays = |holder: &&Holder| !holder.leaves(registry);
+        let staying: Vec<Holder> = self.surely_there(chunk).filter(stays).copied().collect();
         // What is in memory is a copy: it goes in favour of what surely makes the chunk.
-        let on_disks = distance_trusted(held(self.surely_there(chunk).filter(stays), registry));
+        let on_disks = distance_trusted(held(staying.iter(), registry));
         let takes = |host: &HostState| {
             host.free_bytes >= u64::from(chunk.length)
                 && !chunk.holders.iter().any(|holder| holder.benefactor == host.id)
@@ -85,8 +91,12 @@ impl Core {
         let is_all = || on_disks == chunk.distance_staying(registry) && !with_room.iter().any(takes);
         let is_enough = on_disks > 0 && (on_disks >= chunk.wanted() || is_all());
         if !is_enough || self.copies.is_running(&chunk.id) {
-            return Vec::new();
+            return None;
         }
-        chunk.known(registry).filter(|holder| holder.is_in_memory(registry)).copied().collect()
+        let enough = on_disks.min(chunk.wanted());
+        let in_memory = chunk.known(registry).filter(|holder| holder.is_in_memory(registry)).copied();
+        let (gone, unseen) =
+            in_memory.partition(|holder| self.has_seen_enough(&chunk.id, holder, &staying, enough));
+        Some((Spare { gone, unseen }, enough))
     }
 }

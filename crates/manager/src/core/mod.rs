@@ -32,6 +32,7 @@ mod permissions;
 mod persist;
 mod placing;
 mod policies;
+mod proofs;
 mod references;
 mod registered;
 mod relief;
@@ -191,6 +192,8 @@ pub struct Core {
     sessions: Sessions,
     copies: Copies,
     checks: checks::Checks,
+    /// What holders have seen of others before their blocks go.
+    proofs: proofs::Proofs,
     reliefs: relief::Reliefs,
     departures: departures::Departures,
     begun: hold::Begun,
@@ -275,6 +278,7 @@ impl Core {
             sessions: Sessions::default(),
             copies: Copies::default(),
             checks: checks::Checks::default(),
+            proofs: proofs::Proofs::default(),
             reliefs: relief::Reliefs::default(),
             departures: departures::Departures::default(),
             begun: hold::Begun::default(),
@@ -865,6 +869,7 @@ impl Core {
         self.copies_ended(&ended);
         if !is_set_back {
             self.tend_checks(now);
+            self.tend_proofs(now);
         }
         self.settle_references();
         self.pool_changed |=

@@ -72,6 +72,7 @@ impl Core {
         };
         self.copies_ended(&ended);
         self.checks.forget_orders(&[id]);
+        self.proofs.forget_orders(&[id]);
         // Its inventory says what is there. What of that is garbage, the next sweep decides anew.
         self.deletions.remove(&id);
         self.update_states(now);
@@ -136,13 +137,14 @@ impl Core {
             copies_failed,
             put_sequence,
             decoded,
+            seen,
         } = request
         else {
             return Err(unexpected());
         };
         check_length(
             "blocks of a heartbeat",
-            added.len().max(removed.len()).max(copies_failed.len().max(decoded.len())),
+            added.len().max(removed.len()).max(copies_failed.len()).max(decoded.len()).max(seen.len()),
         )?;
         let benefactor = self.registry.registered(id, registration)?;
         benefactor.heard_ms = now.ms;
@@ -156,9 +158,11 @@ impl Core {
         self.damaged_found = self.damaged_found.saturating_add(u64::from(damaged).min(removed.len() as u64));
         // Before its order ends.
         self.take_decoded(id, &decoded, now);
+        self.take_seen(id, &seen, now);
         for failed in &copies_failed {
             if failed.to.is_none() {
                 self.checks.failed(&failed.chunk, id, now.ms);
+                self.proofs.failed(&failed.chunk, id, now.ms);
             }
             if let Some(care) = self.copies.failed(failed, id, now.ms) {
                 self.locations.care_for(&failed.chunk, care, &self.registry);
@@ -181,6 +185,7 @@ impl Core {
             commands.extend(self.plan_blocked(id, now));
             commands.extend(self.plan_copies(id, now));
             commands.extend(self.plan_checks(id, now));
+            commands.extend(self.plan_proofs(id, now));
             commands.extend(self.moment_to_remember(id));
         }
         commands.extend(self.recount(id, now));
@@ -256,7 +261,11 @@ impl Core {
             tracing::warn!(%id, count = absurd.len(), ?example, "a benefactor says that it has what can't be");
         }
         for stored in blocks {
-            self.locations.confirm(stored, id, inventory, age, now.ms);
+            if self.locations.confirm(stored, id, inventory, age, now.ms) {
+                self.proofs.holders_changed(&stored.block.chunk);
+                // It may be known already what its encoding is worth.
+                self.apply_opinion((stored.block.chunk, stored.block.encoding), now);
+            }
             self.keep_block(&stored.block, id);
             match self.copies.arrived(&stored.block.chunk, id) {
                 true => self.locations.care_for(&stored.block.chunk, Care::Waits, &self.registry),
@@ -310,6 +319,7 @@ impl Core {
         let ended = self.copies.benefactors_changed(&changes.went);
         self.copies_ended(&ended);
         self.checks.forget_orders(&changes.went);
+        self.proofs.forget_orders(&changes.went);
     }
 }
 

@@ -7,12 +7,14 @@
 //!
 //! What lies in memory is no affair of this: it goes by itself ([`super::memory`]).
 //!
+//! Nothing goes in favour of what its own holder has not seen ([`super::proofs`]): each block that is too much waits for that, be there lies or not.
+//!
 //! Nothing goes in favour of an encoding that its own holder has not decoded, be it made up or right: copies go in favour of copies,
 //! fragments in favour of copies or of their own encoding ([`superfluous`]). Where the pool would keep one encoding in place of another,
-//! both stay until the holders of the other have looked: one after the other is asked to ([`super::checks`]), and then gives up its own blocks.
+//! the holders of the other look at it as well, and decode it as they do.
 //!
 //! Blocks that are to go ([`Holder::is_to_go`]) count for nothing here: those that stay must keep the chunk as far from loss as is wanted
-//! alone, by what the block that goes is one of, or by copies ([`can_spare`]). Then the others go, all that are beyond doubt. Blocks on machines that go soon count for nothing, too, and stay.
+//! alone ([`in_favour_of`]). Then the others go, all that are beyond doubt. Blocks on machines that go soon count for nothing, too, and stay.
 //!
 //! A member of the pool may say that its benefactors have what they haven't. So of blocks that are merely too many those of members go
 //! first that say to have several, and none goes whose loss would leave fewer members than are wanted, as far as there are so many.
@@ -20,8 +22,8 @@
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 
-use stdchk_model::{BenefactorId, ChunkId, EncodingId, Tier};
-use stdchk_protect::{Held, can_spare, distance, surplus as superfluous};
+use stdchk_model::{BenefactorId, ChunkId, Tier, Trust};
+use stdchk_protect::{Held, distance, favoured, in_favour_of, surplus as superfluous};
 
 use super::chunk::{Chunk, Holder, held};
 use super::locations::Slot;
@@ -31,8 +33,8 @@ use super::{Core, Now};
 pub(super) struct Spare {
     /// Blocks that may go now.
     pub gone: Vec<Holder>,
-    /// An encoding that is enough alone, and the blocks beside it.
-    pub beside: Option<(EncodingId, Vec<Holder>)>,
+    /// Blocks that may go once their holders have seen the others.
+    pub unseen: Vec<Holder>,
 }
 
 impl Core {
@@ -41,9 +43,8 @@ impl Core {
         self.registry.iter().map(|(id, benefactor)| (id, benefactor.load.free_bytes)).collect()
     }
 
-    /// The surplus blocks of a chunk that may go now, those of the fullest holders; their space counts as free from now on. None may while
-    /// there is doubt. With them what stands beside an encoding that is enough, until its holders have decoded that. `None`: the chunk has no
-    /// surplus.
+    /// The surplus blocks of a chunk, those of the fullest holders; the space of those that go counts as free from now on. There is none while
+    /// there is doubt. `None`: the chunk has no surplus.
     pub(super) fn surplus(
         &self,
         slot: Slot,
@@ -55,33 +56,43 @@ impl Core {
         let wanted = chunk.wanted();
         let on_disk = |holder: &&Holder| !holder.is_in_memory(&self.registry);
         let counted: Vec<Holder> = chunk.counted(&self.registry).filter(on_disk).copied().collect();
-        let is_beside = self.beside(&counted, wanted).is_some();
-        if wanted == 0 || self.too_much(counted, wanted).is_empty() && !is_beside {
+        if wanted == 0 || self.too_much(&counted, wanted).is_empty() {
             return None;
         }
         let mut certain = self.certain(chunk, spared, now);
         certain.sort_by_key(|holder| (free.get(&holder.benefactor).copied(), holder.benefactor));
-        let beside = self.beside(&certain, wanted);
-        let mut gone = self.too_much(certain, wanted);
-        if let Some((favoured, beside)) = &beside
-            && gone.is_empty()
-        {
-            gone = self.given_up(&chunk.id, *favoured, beside.clone());
+        let mut staying: Vec<Holder> =
+            certain.iter().filter(|holder| !holder.leaves(&self.registry)).copied().collect();
+        let (mut gone, mut unseen) = (Vec::new(), Vec::new());
+        for block in self.too_much(&certain, wanted) {
+            let held = block.held(&self.registry);
+            let is_other = |other: &&Holder| other.held(&self.registry) != held;
+            let others: Vec<Holder> = staying.iter().filter(is_other).copied().collect();
+            let is_worthless = || self.is_worthless(&chunk.id, &block);
+            if !self.has_seen_enough(&chunk.id, &block, &others, wanted) && !is_worthless() {
+                unseen.push(block);
+                continue;
+            }
+            staying = others;
+            gone.push(block);
+            let room = free.entry(block.benefactor).or_insert(0);
+            *room = room.saturating_add(u64::from(block.stored_length));
         }
-        for holder in &gone {
-            let room = free.entry(holder.benefactor).or_insert(0);
-            *room = room.saturating_add(u64::from(holder.stored_length));
-        }
-        Some(Spare { gone, beside })
+        Some(Spare { gone, unseen })
     }
 
-    /// What of these blocks may go, so that the others that stay keep the distance `wanted`.
-    fn too_much(&self, blocks: Vec<Holder>, wanted: u8) -> Vec<Holder> {
+    /// What of these blocks is too much: the others that stay keep the distance `wanted`. Where these are more than one encoding needs, and nothing
+    /// else is too much, all beside the one that the pool would keep.
+    fn too_much(&self, blocks: &[Holder], wanted: u8) -> Vec<Holder> {
         let (mut gone, mut staying): (Vec<Holder>, Vec<Holder>) =
-            blocks.into_iter().partition(|holder| holder.leaves(&self.registry));
+            blocks.iter().partition(|holder| holder.leaves(&self.registry));
         gone.retain(|holder| holder.is_to_go(&self.registry));
         let mut held: Vec<Held> = held(staying.iter(), &self.registry).collect();
-        gone.retain(|holder| can_spare(&holder.held(&self.registry), held.iter().copied(), wanted));
+        // What is broken keeps nobody's space.
+        gone.retain(|holder| {
+            let block = holder.held(&self.registry);
+            block.trust == Trust::Broken || in_favour_of(&block, &held, wanted).is_some()
+        });
         let all = held.clone();
         let of_its_member = |block: &Held| {
             let first = self.first_of_member(block.benefactor, &all);
@@ -89,7 +100,13 @@ impl Core {
         };
         held.sort_by_key(|block| Reverse(of_its_member(block)));
         let superfluous = self.spare_members(&held, superfluous(&held, wanted), wanted);
-        staying.retain(|holder| superfluous.contains(&holder.held(&self.registry)));
+        let favoured = favoured(&all, wanted);
+        let beside = |block: &Held| favoured.is_some_and(|favoured| block.encoding != favoured);
+        let is_one = |held: &Held| match superfluous.is_empty() {
+            true => beside(held),
+            false => superfluous.contains(held),
+        };
+        staying.retain(|holder| is_one(&holder.held(&self.registry)));
         gone.append(&mut staying);
         gone
     }
@@ -160,5 +177,6 @@ impl Core {
             self.locations.remove(&block, holder.benefactor);
             self.delete(block, holder.benefactor);
         }
+        self.proofs.forget(&id);
     }
 }

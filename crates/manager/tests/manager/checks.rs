@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use stdchk_model::message::benefactor::{Check, Command, Decoded, FailedCopy};
+use stdchk_model::message::benefactor::{Check, Command, Decoded, FailedCopy, Seen};
 use stdchk_model::message::handshake::MemberId;
-use stdchk_model::message::manager::{Change, FileKind, ManagerReply, ManagerRequest, StoredBlock};
+use stdchk_model::message::manager::{Change, FileKind, ManagerRequest, StoredBlock};
 use stdchk_model::{BenefactorId, BlockId, Code, EncodingId, Incarnation, Ino, Maker};
 
 use crate::harness::{CHUNK_LENGTH, Pool, chunk, empty_load, stored};
@@ -34,10 +34,11 @@ struct Said {
     removed: Vec<BlockId>,
     decoded: Vec<Decoded>,
     copies_failed: Vec<FailedCopy>,
+    seen: Vec<Seen>,
 }
 
 fn beat(pool: &mut Pool, at: u32, said: Said) -> Vec<Command> {
-    let Said { added, removed, decoded, copies_failed } = said;
+    let Said { added, removed, decoded, copies_failed, seen } = said;
     let request = ManagerRequest::Heartbeat {
         id: BenefactorId(at),
         registration: pool.first_registration(at),
@@ -49,15 +50,17 @@ fn beat(pool: &mut Pool, at: u32, said: Said) -> Vec<Command> {
         copies_failed,
         put_sequence: pool.receipts,
         decoded,
+        seen,
     };
-    match pool.ask(request).unwrap() {
-        ManagerReply::Commands(commands) => commands,
-        other => panic!("{other:?}"),
-    }
+    // Copies are shown wherever they are said to be.
+    pool.beat_honestly(request, |check| check.from[0].encoding.code.is_copy()).unwrap()
 }
 
+/// A benefactor has decoded the encoding. If it has a copy, it has seen the fragments, unless they don't make the chunk.
 fn says(pool: &mut Pool, at: u32, is_right: bool) -> Vec<Command> {
-    beat(pool, at, Said { decoded: verdict(is_right), ..Said::default() })
+    let lacks = if is_right { Vec::new() } else { vec![0, 1, 2] };
+    let seen = if at < 2 { vec![Seen { own: BlockId::plain(chunk(1)), lacks }] } else { Vec::new() };
+    beat(pool, at, Said { decoded: verdict(is_right), seen, ..Said::default() })
 }
 
 fn checks(commands: &[Command]) -> Vec<Check> {
@@ -86,11 +89,15 @@ fn checker(pool: &mut Pool) -> Option<u32> {
     found.first().copied()
 }
 
-/// Benefactors that are told to delete something, once the collection has looked.
+/// Benefactors that are told to delete something, once the collection has looked, and those with fragments at the copies.
 fn deleting(pool: &mut Pool) -> Vec<u32> {
-    pool.collect().unwrap();
     let is_delete = |command: &Command| matches!(command, Command::Delete { .. });
-    ALL.into_iter().filter(|at| beat(pool, *at, Said::default()).iter().any(is_delete)).collect()
+    let mut all = BTreeSet::new();
+    for _ in 0..4 {
+        pool.collect().unwrap();
+        all.extend(ALL.into_iter().filter(|at| beat(pool, *at, Said::default()).iter().any(is_delete)));
+    }
+    all.into_iter().collect()
 }
 
 /// Copies of a chunk at two benefactors, as many as are wanted, and three fragments at others that somebody says make it.
@@ -117,8 +124,6 @@ fn a_copy_goes_for_fragments_once_its_own_holder_has_decoded_them_and_no_earlier
     let mut pool = pool();
     assert_eq!(deleting(&mut pool), Vec::<u32>::new(), "nothing goes for what nobody has decoded");
     for holder in [0, 1] {
-        let asked = if holder == 0 { 0 } else { checker(&mut pool).unwrap() };
-        assert_eq!(asked, holder, "one after the other");
         says(&mut pool, holder, true);
         assert_eq!(deleting(&mut pool), [holder]);
     }
@@ -166,8 +171,8 @@ fn what_is_broken_is_known_when_it_is_put_again() {
         beat(&mut pool, at, Said { added: vec![fragment(index)], ..Said::default() });
     }
     pool.pass_alive(REST_MS, &ALL);
-    assert_eq!(checker(&mut pool), None, "nobody has to look again");
-    assert_eq!(deleting(&mut pool), [2, 3, 4]);
+    assert_eq!(deleting(&mut pool), [2, 3, 4], "nobody has to look again");
+    assert_eq!(checker(&mut pool), None);
 }
 
 #[test]
@@ -181,6 +186,8 @@ fn one_that_says_that_a_good_encoding_is_broken_is_outvoted_and_keeps_its_copy()
         says(&mut pool, asked[0], true);
     }
     assert!(pool.status().broken.is_empty());
+    assert_eq!(deleting(&mut pool), Vec::<u32>::new());
+    says(&mut pool, 1, true);
     assert_eq!(deleting(&mut pool), [1], "it has decoded what its copy stood beside");
     assert_eq!((deleting(&mut pool), checker(&mut pool)), (vec![], None));
     assert_eq!(holders(&mut pool), [0, 2, 3, 4]);
@@ -215,20 +222,27 @@ fn what_nobody_ordered_and_what_comes_late_changes_nothing() {
 }
 
 #[test]
-fn a_check_that_fails_or_is_late_is_tried_again_elsewhere_and_ever_more_rarely() {
+fn who_could_not_see_the_fragments_asks_again_ever_more_rarely_and_others_do_at_once() {
     let mut pool = pool();
+    let fails = |pool: &mut Pool, at| {
+        let copies_failed = vec![FailedCopy { chunk: chunk(1), to: None }];
+        beat(pool, at, Said { copies_failed, ..Said::default() });
+    };
     assert_eq!(checker(&mut pool), Some(0));
-    let copies_failed = vec![FailedCopy { chunk: chunk(1), to: None }];
-    beat(&mut pool, 0, Said { copies_failed, ..Said::default() });
-    assert_eq!(checker(&mut pool), None, "not at once");
-    pool.pass(1_000);
-    assert_eq!(checker(&mut pool), Some(1));
+    fails(&mut pool, 0);
+    assert_eq!(checker(&mut pool), Some(1), "the other one at once");
     pool.pass_alive(59_000, &ALL);
     assert_eq!(checker(&mut pool), None, "it is under way");
     pool.pass_alive(1_000, &ALL);
+    assert_eq!(checker(&mut pool), Some(0), "that is late");
+    fails(&mut pool, 0);
     assert_eq!(checker(&mut pool), None, "not at once");
-    pool.pass_alive(2_000, &ALL);
-    assert_eq!(checker(&mut pool), Some(0));
+    pool.pass_alive(1_000, &ALL);
+    assert_eq!(checker(&mut pool), Some(1));
+    fails(&mut pool, 1);
+    assert_eq!(checker(&mut pool), None);
+    pool.pass_alive(1_000, &ALL);
+    assert_eq!(checker(&mut pool), Some(0), "after twice the time");
 }
 
 #[test]

@@ -41,6 +41,7 @@ fn fail(pool: &mut Pool, benefactor: u32, chunks: &[u32]) {
         copies_failed: chunks.iter().map(|number| FailedCopy { chunk: chunk(*number), to: None }).collect(),
         put_sequence: crate::harness::TOLD,
         decoded: Vec::new(),
+        seen: Vec::new(),
     };
     pool.ask(failed).unwrap();
 }

@@ -532,6 +532,7 @@ fn an_owner_that_changes_its_mind_all_the_time_holds_up_no_lifetime() {
             copies_failed: Vec::new(),
             put_sequence: job.pool.receipts,
             decoded: Vec::new(),
+            seen: Vec::new(),
         };
         // All that it has is to be gone through.
         job.pool.ask_in_memory(request).unwrap();

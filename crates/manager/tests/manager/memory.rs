@@ -52,6 +52,18 @@ fn work(pool: &mut Pool) {
     while pool.core.work(pool.now) {}
 }
 
+/// How much each of those that keep blocks in memory is told to delete, once the manager has done what is due and they have seen what disks have.
+fn emptied(pool: &mut Pool) -> [usize; 2] {
+    let mut all = [0; 2];
+    for _ in 0..6 {
+        work(pool);
+        for (all, at) in all.iter_mut().zip(MEMORY) {
+            *all += deleted(pool.beat(at, &[], &[]));
+        }
+    }
+    all
+}
+
 /// The benefactors of a stripe, by where they keep blocks.
 fn stripe(pool: &mut Pool, number: u8) -> (Vec<u32>, Vec<u32>) {
     let bytes = u64::from(CHUNK_LENGTH);
@@ -135,8 +147,7 @@ fn disks_follow_and_memory_is_empty_then() {
     assert_eq!(deleted(pool.beat(3, &[], &[])), 0, "a disk lacks it still");
     pool.beat(to[1], &[1], &[]);
     assert_eq!(pool.status().chunks_at_risk, 0);
-    work(&mut pool);
-    assert_eq!(MEMORY.map(|at| deleted(pool.beat(at, &[], &[]))), [1, 1]);
+    assert_eq!(emptied(&mut pool), [1, 1]);
     let mut left = pool.locate(1);
     left.sort_unstable();
     let mut expected = to;
@@ -152,14 +163,11 @@ fn memory_is_not_emptied_for_disks_that_are_in_doubt() {
     pool.beat(0, &[1], &[]);
     // It has fewer blocks than it said: which, nobody knows.
     pool.beat_with(0, BenefactorLoad { blocks: 0, ..empty_load() });
-    work(&mut pool);
-    assert_eq!(deleted(pool.beat(3, &[], &[])), 0);
+    assert_eq!(emptied(&mut pool)[0], 0);
     pool.beat_with(0, BenefactorLoad { disk_failed: true, ..empty_load() });
-    work(&mut pool);
-    assert_eq!(deleted(pool.beat(3, &[], &[])), 0);
+    assert_eq!(emptied(&mut pool)[0], 0);
     pool.beat(0, &[], &[]);
-    work(&mut pool);
-    assert_eq!(deleted(pool.beat(3, &[], &[])), 1);
+    assert_eq!(emptied(&mut pool)[0], 1);
 }
 
 #[test]
@@ -299,8 +307,7 @@ fn while_memory_is_emptied_a_receipt_counts_that_says_nothing_new() {
     pool.told = pool.receipts;
     let made = makes(MEMORY.into_iter().flat_map(|at| pool.beat(at, &[2], &[])).collect());
     made[0].blocks.iter().for_each(|block| drop(pool.beat(block.to.0, &[1], &[])));
-    work(&mut pool);
-    assert_eq!(MEMORY.map(|at| deleted(pool.beat(at, &[], &[]))), [1, 1], "the first timestep goes");
+    assert_eq!(emptied(&mut pool), [1, 1], "the first timestep goes");
     let told = ManagerRequest::Receipts { session: session(2), receipts };
     assert!(pool.ask(told).is_ok(), "they name what is there");
     assert_eq!(pool.commit(2, &[2]), Ok(1));
@@ -344,22 +351,18 @@ fn memory_is_emptied_as_well_where_disks_can_take_no_more() {
         let (mut pool, folder) = pool_with(&[("semantics", "memory:2"), ("redundancy", policy)]);
         let ino = file(&mut pool, folder, 1);
         pool.write(1, ino, &[1], &MEMORY);
-        work(&mut pool);
-        assert_eq!(deleted(pool.beat(3, &[], &[])), 0, "no disk has it");
+        assert_eq!(emptied(&mut pool)[0], 0, "no disk has it");
         let on_disks: &[u32] = if is_away { &[0, 1] } else { &[0, 1, 2] };
         for (at, before) in on_disks.iter().zip(0..) {
-            work(&mut pool);
-            assert_eq!(deleted(pool.beat(3, &[], &[])), 0, "{before} disks have it, and others take it");
+            assert_eq!(emptied(&mut pool)[0], 0, "{before} disks have it, and others take it");
             pool.beat(*at, &[1], &[]);
         }
         if is_away {
             pool.pass_alive(10_000, &[0, 1, 3, 4]);
-            work(&mut pool);
-            assert_eq!(deleted(pool.beat(3, &[], &[])), 0, "the third one may be back soon");
+            assert_eq!(emptied(&mut pool)[0], 0, "the third one may be back soon");
             pool.pass_alive(40_000, &[0, 1, 3, 4]);
         }
-        work(&mut pool);
-        assert_eq!(deleted(pool.beat(3, &[], &[])), 1, "{policy}");
+        assert_eq!(emptied(&mut pool)[0], 1, "{policy}");
         assert_eq!(pool.status().chunks_at_risk, 1, "what lacks is told all the same");
     }
 }
@@ -374,8 +377,7 @@ fn disks_that_are_full_keep_nothing_in_memory() {
         pool.write(1, ino, &[1], &MEMORY);
         assert_eq!(makes(pool.beat(3, &[], &[]))[0].blocks.len(), 3 - full.len());
         pool.beat(0, &[1], &[]);
-        work(&mut pool);
-        assert_eq!(deleted(pool.beat(3, &[], &[])), usize::from(is_full), "another one takes it");
+        assert_eq!(emptied(&mut pool)[0], usize::from(is_full), "another one takes it");
     }
 }
 
@@ -389,9 +391,7 @@ fn memory_is_not_emptied_for_few_disks_of_which_one_is_in_doubt() {
     pool.beat(0, &[1], &[]);
     pool.beat(1, &[1], &[]);
     pool.beat_with(1, BenefactorLoad { blocks: 0, ..empty_load() });
-    work(&mut pool);
-    assert_eq!(deleted(pool.beat(3, &[], &[])), 0);
+    assert_eq!(emptied(&mut pool)[0], 0);
     pool.beat(1, &[], &[]);
-    work(&mut pool);
-    assert_eq!(deleted(pool.beat(3, &[], &[])), 1);
+    assert_eq!(emptied(&mut pool)[0], 1);
 }

@@ -53,6 +53,7 @@ fn beat_with_blocks(pool: &mut Pool, blocks: u64) -> Vec<Command> {
         copies_failed: Vec::new(),
         put_sequence: pool.receipts,
         decoded: Vec::new(),
+        seen: Vec::new(),
     };
     match pool.ask(beat).unwrap() {
         ManagerReply::Commands(commands) => commands,
@@ -141,6 +142,7 @@ fn what_a_benefactor_said_before_it_registered_anew_counts_no_longer() {
             copies_failed: Vec::new(),
             put_sequence: pool.receipts,
             decoded: Vec::new(),
+            seen: Vec::new(),
         },
         ManagerRequest::Orders { id, registration },
     ];
@@ -227,6 +229,7 @@ fn a_receipt_from_before_a_block_was_found_damaged_says_nothing() {
         copies_failed: Vec::new(),
         put_sequence: pool.receipts,
         decoded: Vec::new(),
+        seen: Vec::new(),
     };
     pool.ask(damaged).unwrap();
     assert_eq!(present(&mut pool, vec![kept.clone()]), Err(ErrorCode::Outdated));

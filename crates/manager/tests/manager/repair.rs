@@ -72,6 +72,7 @@ fn report(pool: &mut Pool, at: u32, removed: &[BlockId], failed: FailedCopy) -> 
         copies_failed: vec![failed],
         put_sequence: crate::harness::TOLD,
         decoded: Vec::new(),
+        seen: Vec::new(),
     };
     match pool.ask(report).unwrap() {
         ManagerReply::Commands(commands) => makes(commands),

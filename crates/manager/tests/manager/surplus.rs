@@ -50,13 +50,13 @@ fn when_a_lost_benefactor_is_back_the_fullest_holder_gives_its_copy_up() {
     let mut pool = one_copy_too_many();
     pool.pass_alive(AGE_MS, &[0, 1, 2]);
     pool.beat_with_free(2, GIB / 2);
-    assert_eq!(pool.collect(), Ok(0), "no chunk goes");
+    assert_eq!(pool.trim(&[0, 1, 2]), Ok(0), "no chunk goes");
     assert_eq!(pool.locate(1), [0, 1]);
     let asked = [0, 1, 2].map(|number| deleted(&pool.beat(number, &[], &[])));
     assert_eq!(asked, [vec![], vec![], vec![chunk(1)]]);
     pool.beat(2, &[], &[1]);
     pool.pass_alive(AGE_MS, &[0, 1, 2]);
-    assert_eq!(pool.collect(), Ok(0));
+    assert_eq!(pool.trim(&[0, 1, 2]), Ok(0));
     assert_eq!((pool.locate(1), pool.status().chunks_at_risk), (vec![0, 1], 0));
 }
 
@@ -65,10 +65,10 @@ fn a_holder_that_is_away_does_not_count_and_is_left_alone() {
     let mut pool = one_copy_too_many();
     pool.pass_alive(AGE_MS, &[0, 1, 2]);
     pool.pass_alive(6_000, &[0, 2]);
-    assert_eq!(pool.collect(), Ok(0));
+    assert_eq!(pool.trim(&[0, 2]), Ok(0));
     assert_eq!(pool.locate(1).len(), 3, "two are on-line, two are wanted");
     pool.pass_alive(30_000, &[0, 1, 2]);
-    assert_eq!(pool.collect(), Ok(0));
+    assert_eq!(pool.trim(&[0, 1, 2]), Ok(0));
     assert_eq!(pool.locate(1).len(), 2);
 }
 
@@ -92,10 +92,10 @@ fn what_was_in_doubt_goes_as_soon_as_it_is_certain() {
     pool.beat(3, &[2], &[]);
     pool.change(Change::Unlink { parent: folder, name: "b".to_owned() }).unwrap();
     pool.pass_alive(AGE_MS, &[0, 1, 2, 3]);
-    assert_eq!(pool.collect(), Ok(1));
+    assert_eq!(pool.trim(&[0, 1, 2]), Ok(1));
     assert_eq!(pool.locate(1).len(), 2, "at the last one something is yet to be deleted");
     (0..4).for_each(|holder| drop(pool.beat(holder, &[], &[])));
-    assert_eq!(pool.collect(), Ok(0));
+    assert_eq!(pool.trim(&[0, 1, 2, 3]), Ok(0));
     assert_eq!(pool.locate(1).len(), 1);
 }
 
@@ -124,7 +124,7 @@ proptest! {
         let awake: Vec<u32> = all.iter().copied().filter(|number| !silent.contains(number)).collect();
         pool.pass_alive(AGE_MS, &all);
         pool.pass_alive(silence_ms, &awake);
-        prop_assert_eq!(pool.collect(), Ok(0));
+        prop_assert_eq!(pool.trim(&awake), Ok(0));
         let mut gone: BTreeSet<(ChunkId, u32)> = BTreeSet::new();
         for number in &awake {
             gone.extend(deleted(&pool.beat(*number, &[], &[])).into_iter().map(|id| (id, *number)));

@@ -95,6 +95,16 @@ pub enum BenefactorRequest {
         #[n(0)]
         offset: u64,
     },
+    /// Prove that a block is here. Answered by `Proof`.
+    #[n(9)]
+    Prove {
+        /// The block.
+        #[n(0)]
+        block: BlockId,
+        /// Random bytes that nobody can have known before.
+        #[cbor(n(1), with = "minicbor::bytes")]
+        key: [u8; 32],
+    },
 }
 
 /// The answer of a benefactor.
@@ -146,6 +156,15 @@ pub enum BenefactorReply {
     /// Whether there is a near copy.
     #[n(6)]
     Near(#[n(0)] bool),
+    /// The hash of a block's stored bytes under the key that was sent with the question ([`proof`]).
+    #[n(7)]
+    Proof(#[cbor(n(0), with = "minicbor::bytes")] [u8; 32]),
+}
+
+/// What proves that somebody has these stored bytes: BLAKE3 of them, keyed with bytes that were drawn for this question alone.
+#[must_use]
+pub fn proof(key: &[u8; 32], stored: &[u8]) -> [u8; 32] {
+    *blake3::keyed_hash(key, stored).as_bytes()
 }
 
 /// What a verification found.
@@ -315,8 +334,8 @@ pub enum Command {
     /// What a benefactor does whose machine is said to go soon; until the next heartbeat is answered.
     #[n(8)]
     Goes(#[n(0)] Goes),
-    /// Find out whether an encoding makes its chunk. What was found comes with a heartbeat ([`Decoded`]), or that too few blocks could be
-    /// had ([`FailedCopy`] without a destination).
+    /// Find out whether an encoding makes its chunk, or whether others have what they say. What was found comes with a heartbeat
+    /// ([`Decoded`], [`Seen`]), or that too few blocks could be had ([`FailedCopy`] without a destination).
     #[n(9)]
     Check(#[n(0)] Check),
 }
@@ -406,15 +425,30 @@ pub struct Decoded {
     pub is_right: bool,
 }
 
-/// An encoding of a chunk that is to be put together and compared with the chunk's name.
+/// Blocks of a chunk that are to be looked at: copies, or blocks of one encoding.
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
 pub struct Check {
     /// The chunk.
     #[n(0)]
     pub chunk: ChunkId,
-    /// Blocks of one encoding, as many at least as are enough. The benefactor that gets this order may have some of them.
+    /// The blocks, as many at least as are enough to make the chunk, together with `own` if that is of their encoding.
     #[n(1)]
     pub from: Vec<SourceBlock>,
+    /// A block that the benefactor itself has and that may go once it has seen all of these at the others. Absent: they are to be put
+    /// together and compared with the chunk's name, and the benefactor may have some of them.
+    #[n(2)]
+    pub own: Option<BlockId>,
+}
+
+/// What a benefactor saw of the blocks of which it was ordered to see all before one of its own may go.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct Seen {
+    /// Its own block.
+    #[n(0)]
+    pub own: BlockId,
+    /// Places in the order of those that nobody showed; none: all are there.
+    #[n(1)]
+    pub lacks: Vec<u32>,
 }
 
 /// Something of an order to make blocks that failed.

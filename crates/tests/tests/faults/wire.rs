@@ -303,6 +303,7 @@ fn manager_requests() -> Vec<Vec<u8>> {
             copies_failed: vec![FailedCopy { chunk: block.chunk, to: Some(benefactor) }],
             put_sequence: 1,
             decoded: Vec::new(),
+            seen: Vec::new(),
         },
     ]);
     requests.iter().map(cbor::encode).collect()

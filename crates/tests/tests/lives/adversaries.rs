@@ -62,8 +62,10 @@ const USUAL: [Adversary; 0] = [];
 
 /// Who takes part in a life.
 pub fn in_life(seed: u64, plant: Plant) -> Vec<Adversary> {
-    if plant == Plant::MadeUpFragmentsCount {
-        return vec![Adversary::MakesUpEncodings];
+    match plant {
+        Plant::MadeUpFragmentsCount => return vec![Adversary::MakesUpEncodings],
+        Plant::ClaimsAreBelieved => return vec![Adversary::ClaimsBlocks],
+        _ => {}
     }
     let Ok(names) = std::env::var("STDCHK_ADVERSARIES") else {
         return if seed % 2 == 1 { USUAL.to_vec() } else { Vec::new() };

@@ -3,10 +3,10 @@
 //! A model of `Copies` and `Remaker` of a benefactor, which are bound to sockets. What puts fragments together is the real
 //! `protect::Remaking`.
 
-use stdchk_model::message::benefactor::{Check, Decoded, FailedCopy, Make, SourceBlock};
+use stdchk_model::message::benefactor::{Check, Decoded, FailedCopy, Make, Seen, SourceBlock};
 use stdchk_model::{BenefactorId, BlockId, ChunkId, Encoding, EncodingId};
 use stdchk_net::Bytes;
-use stdchk_protect::{BadFragments, Remaking};
+use stdchk_protect::{BadFragments, Blocks, Remaking, genuine};
 
 use super::content::{name, shown};
 use super::node::Work;
@@ -32,7 +32,10 @@ impl World {
         match self.nodes[node].works.pop_front() {
             None => {}
             Some(Work::Make(make)) => self.remake(node, &make),
-            Some(Work::Check(check)) => self.check_encoding(node, &check),
+            Some(Work::Check(check)) => match check.own {
+                Some(own) => self.look(node, &check, own),
+                None => self.check_encoding(node, &check),
+            },
             Some(Work::Copy(block, to)) => match self.nodes[node].read(block, &self.runtime) {
                 Some((encoding, stored)) => self.put_made(node, block, encoding, &stored, to),
                 None => self.making_failed(node, block.chunk, None),
@@ -82,6 +85,69 @@ impl World {
         }
     }
 
+    /// Looks whether others have what they say, before a block of its own may go.
+    fn look(&mut self, node: usize, check: &Check, own: BlockId) {
+        let Some((_, stored)) = self.nodes[node].read(own, &self.runtime) else {
+            return self.making_failed(node, check.chunk, None);
+        };
+        let favoured = check.from.first().unwrap().encoding;
+        let (mut made, mut is_broken) = (None, false);
+        if !favoured.code.is_copy() {
+            let of_it = |index| BlockId { chunk: check.chunk, encoding: favoured, index };
+            let here = self.nodes[node].blocks();
+            let here = (0..favoured.code.blocks()).map(of_it).filter(|block| here.contains(block));
+            let mut own = Vec::new();
+            for block in here {
+                let Some((encoding, stored)) = self.nodes[node].read(block, &self.runtime) else {
+                    return self.making_failed(node, check.chunk, None);
+                };
+                own.push((block.index, encoding, stored));
+            }
+            if let Some(remaking) = self.gather_with(check.chunk, &check.from, own) {
+                let remade = remaking.remake(false);
+                self.note_decoded(node, check.chunk, favoured, remade.as_ref().err());
+                (is_broken, made) = (remade.is_err(), remade.ok());
+            }
+        }
+        let mut lacks = Vec::new();
+        for (place, source) in (0u32..).zip(&check.from) {
+            let block = block_of(check.chunk, source);
+            let is_shown = !is_broken && self.is_shown(source, block, (own, &stored), made.as_ref());
+            if self.plant != Plant::ClaimsAreBelieved && !is_shown {
+                lacks.push(place);
+            }
+        }
+        self.note(format!(
+            "{:?} looks before {} may go, and misses {lacks:?}",
+            self.nodes[node].id,
+            shown(&own)
+        ));
+        self.nodes[node].seen.push(Seen { own, lacks });
+    }
+
+    /// Whether a benefactor proves that it has a block, or sends it.
+    fn is_shown(
+        &mut self,
+        source: &SourceBlock,
+        block: BlockId,
+        (own, stored): (BlockId, &Bytes),
+        made: Option<&Blocks>,
+    ) -> bool {
+        let is_it = |node: &&mut super::node::Node| node.address == source.address && node.is_up();
+        let Some(other) = self.nodes.iter_mut().find(is_it) else { return false };
+        let expected = match made {
+            Some(made) => made.stored(block.index),
+            None => (own.encoding == block.encoding && own.encoding.code.is_copy()).then_some(stored),
+        };
+        match expected {
+            Some(expected) => other.proves(block, expected, &self.runtime),
+            None => {
+                let served = other.serve(block, &self.runtime);
+                served.is_some_and(|(encoding, stored)| genuine(&block, &encoding, &stored).is_ok())
+            }
+        }
+    }
+
     /// Takes note of what enough blocks of an encoding make, to be told.
     fn note_decoded(
         &mut self,
@@ -108,13 +174,31 @@ impl World {
         has_first: bool,
     ) -> Option<Remaking> {
         let first = from.first()?;
-        let mut remaking = Remaking::new(chunk, first.encoding);
-        let mut lacks = first.encoding.code.data();
-        if has_first {
-            let (encoding, stored) = self.nodes[node].read(block_of(chunk, first), &self.runtime)?;
-            lacks = remaking.add(first.index, encoding, stored).ok()?;
+        let own = match has_first {
+            true => {
+                let (encoding, stored) = self.nodes[node].read(block_of(chunk, first), &self.runtime)?;
+                vec![(first.index, encoding, stored)]
+            }
+            false => Vec::new(),
+        };
+        self.gather_with(chunk, from.get(usize::from(has_first)..)?, own)
+    }
+
+    /// Gathers as many blocks as suffice beside own ones.
+    fn gather_with(
+        &mut self,
+        chunk: ChunkId,
+        from: &[SourceBlock],
+        own: Vec<(u8, Encoding, Bytes)>,
+    ) -> Option<Remaking> {
+        let of = own.first().map(|(_, encoding, _)| encoding.id(chunk));
+        let of = of.or(from.first().map(|source| source.encoding))?;
+        let mut remaking = Remaking::new(chunk, of);
+        let mut lacks = of.code.data();
+        for (index, encoding, stored) in own {
+            lacks = remaking.add(index, encoding, stored).ok()?;
         }
-        for source in from.iter().skip(usize::from(has_first)) {
+        for source in from {
             if lacks == 0 {
                 break;
             }

@@ -10,7 +10,7 @@ use stdchk_benefactor::store::{Donation, Store};
 use stdchk_model::message::Asked;
 use stdchk_model::message::benefactor::{
     BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, Check, Decoded, FailedCopy, Goes, Make,
-    Notice, OwnerWish,
+    Notice, OwnerWish, Seen, proof,
 };
 use stdchk_model::message::handshake::{MemberId, Role};
 use stdchk_model::message::manager::{
@@ -93,6 +93,8 @@ pub struct Node {
     pub copies_failed: Vec<FailedCopy>,
     /// Encodings of which it gathered enough, and what they make.
     pub decoded: Vec<Decoded>,
+    /// What it saw of others before blocks of its own may go.
+    pub seen: Vec<Seen>,
     /// Blocks under whose names it serves the bytes of another.
     pub lies: BTreeMap<BlockId, BlockId>,
     /// What it says to the manager that isn't so.
@@ -140,6 +142,7 @@ impl Node {
             works: VecDeque::new(),
             copies_failed: Vec::new(),
             decoded: Vec::new(),
+            seen: Vec::new(),
             lies: BTreeMap::new(),
             lies_to_manager: Lies::default(),
             durable_sequence: 0,
@@ -252,6 +255,7 @@ impl Node {
         self.lies.clear();
         self.copies_failed.clear();
         self.decoded.clear();
+        self.seen.clear();
     }
 
     /// Its disk is another one: nothing is there.
@@ -431,6 +435,13 @@ impl Node {
         let BenefactorReply::Block { encoding } = reply else { panic!("not an answer to a get") };
         let lie = self.lies.get(&block).map(|other| Bytes::from_static(content::stored(other)));
         Some((encoding, lie.unwrap_or(bytes)))
+    }
+
+    /// Whether it proves that it has a block with these bytes.
+    pub fn proves(&mut self, block: BlockId, expected: &[u8], runtime: &Runtime) -> bool {
+        let key = ChunkId::of(expected).0;
+        let told = self.ask(BenefactorRequest::Prove { block, key }, &[], runtime);
+        matches!(told, Ok((BenefactorReply::Proof(told), _)) if told == proof(&key, expected))
     }
 
     /// Reads a block for the benefactor itself, which sets it aside if it is damaged.
@@ -682,6 +693,7 @@ impl Node {
             damaged,
             copies_failed: std::mem::take(&mut self.copies_failed),
             decoded: std::mem::take(&mut self.decoded),
+            seen: std::mem::take(&mut self.seen),
             put_sequence,
         }
     }

@@ -110,6 +110,8 @@ pub enum Plant {
     SweepIgnoresKeepers,
     /// Trimming counts the fragments of an encoding that somebody made up.
     MadeUpFragmentsCount,
+    /// A benefactor doesn't look at what others say that they have before its own blocks go.
+    ClaimsAreBelieved,
 
     // --- while two managers believe that they lead
     /// The store takes what a manager writes that leads no more.
@@ -145,7 +147,7 @@ pub enum Plant {
 }
 
 impl Plant {
-    pub const ALL: [Self; 57] = [
+    pub const ALL: [Self; 58] = [
         Self::ReceiptWithoutSync,
         Self::DurablePutWithoutSync,
         Self::KnownPutIsBelieved,
@@ -190,6 +192,7 @@ impl Plant {
         Self::CollectsWhileSetBack,
         Self::SweepIgnoresKeepers,
         Self::MadeUpFragmentsCount,
+        Self::ClaimsAreBelieved,
         Self::FenceIsOpen,
         Self::DeposedAnswers,
         Self::LesserTermObeyed,

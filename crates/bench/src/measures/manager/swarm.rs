@@ -275,6 +275,7 @@ impl Swarm {
                 copies_failed,
                 put_sequence: sequence,
                 decoded: Vec::new(),
+                seen: Vec::new(),
             };
             let began = Instant::now();
             let reply = ask(connection, &request).await?;

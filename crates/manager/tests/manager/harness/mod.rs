@@ -6,7 +6,7 @@ use stdchk_manager::core::{Asker, Collected, Core, Cursor, NewMember, Now, Setti
 use stdchk_manager::ranking::Ranker;
 use stdchk_manager::store::{MemoryStore, Store, Table};
 use stdchk_model::labels::Labels;
-use stdchk_model::message::benefactor::{BenefactorLoad, Command, Notice, OwnerWish};
+use stdchk_model::message::benefactor::{BenefactorLoad, Check, Command, Notice, OwnerWish, Seen};
 use stdchk_model::message::handshake::MemberId;
 use stdchk_model::message::manager::{
     Attr, BenefactorSecret, Change, ChunkLocations, Existing, Exposed, FileKind, Hold, ManagerReply,
@@ -65,7 +65,18 @@ pub struct Pool {
     pub labels: BTreeMap<u32, Labels>,
     /// Benefactors that keep blocks in memory.
     pub in_memory: BTreeSet<u32>,
+    /// Benefactors that don't show others what they say that they have.
+    pub liars: BTreeSet<u32>,
+    /// What benefactors were told while [`Pool::trim`] had them answer, until their next heartbeat.
+    unheard: BTreeMap<u32, Vec<Command>>,
+    /// The life and the load of each benefactor's last heartbeat.
+    beaten: BTreeMap<u32, (Incarnation, BenefactorLoad)>,
     ranker: Ranker,
+}
+
+/// Where others reach a benefactor.
+fn address(number: u32) -> String {
+    format!("127.0.0.1:{}", 1 + u64::from(number))
 }
 
 pub fn timing() -> Timing {
@@ -141,6 +152,9 @@ impl Pool {
             wishes: BTreeMap::new(),
             going: BTreeSet::new(),
             failed: BTreeSet::new(),
+            liars: BTreeSet::new(),
+            unheard: BTreeMap::new(),
+            beaten: BTreeMap::new(),
             machines: BTreeMap::new(),
             labels: BTreeMap::new(),
             in_memory: BTreeSet::new(),
@@ -518,7 +532,7 @@ impl Pool {
         Registration {
             id: id.map(BenefactorId),
             incarnation,
-            address: "127.0.0.1:1".to_owned(),
+            address: address(number),
             pid: 1,
             load: empty_load(),
             remembered: remembered.map(|moment| self.signed(number, moment)),
@@ -605,6 +619,7 @@ impl Pool {
             copies_failed: Vec::new(),
             put_sequence: self.receipts,
             decoded: Vec::new(),
+            seen: Vec::new(),
         };
         self.ask(request).unwrap();
     }
@@ -672,14 +687,77 @@ impl Pool {
             copies_failed: Vec::new(),
             put_sequence: self.receipts,
             decoded: Vec::new(),
+            seen: Vec::new(),
         };
-        match self.ask(request)? {
-            ManagerReply::Commands(commands) => Ok(commands),
-            other => panic!("{other:?}"),
+        self.beaten.insert(number, (incarnation, load));
+        let mut commands = self.unheard.remove(&number).unwrap_or_default();
+        commands.extend(self.beat_honestly(request, |_| true)?);
+        Ok(commands)
+    }
+
+    /// Sends a heartbeat. What the benefactor is asked to see of others before blocks of its own go, it answers at once where `sees` says so:
+    /// all of them have what they say, but for liars. The commands that answer it then.
+    pub fn beat_honestly(
+        &mut self,
+        request: ManagerRequest,
+        sees: impl Fn(&Check) -> bool,
+    ) -> Result<Vec<Command>, Failure> {
+        let ManagerReply::Commands(mut commands) = self.ask(request.clone())? else {
+            panic!("not an answer to a heartbeat")
+        };
+        let is_look = |command: &mut Command| match command {
+            Command::Check(check) => check.own.is_some() && sees(check),
+            _ => false,
+        };
+        let looks: Vec<Command> = commands.extract_if(.., is_look).collect();
+        if looks.is_empty() {
+            return Ok(commands);
         }
+        let told = looks.into_iter().filter_map(|command| self.seen(command)).collect();
+        for told in [told, Vec::new()] {
+            let mut request = request.clone();
+            let ManagerRequest::Heartbeat { added, removed, decoded, copies_failed, seen, .. } = &mut request
+            else {
+                unreachable!("it is a heartbeat")
+            };
+            (*added, *removed, *seen) = (Vec::new(), Vec::new(), told);
+            (*decoded, *copies_failed) = (Vec::new(), Vec::new());
+            let ManagerReply::Commands(more) = self.ask(request)? else {
+                panic!("not an answer to a heartbeat")
+            };
+            commands.extend(more);
+            // It may be too early.
+            let _ = self.collect();
+        }
+        Ok(commands)
+    }
+
+    /// What a holder sees of others.
+    fn seen(&self, command: Command) -> Option<Seen> {
+        let Command::Check(Check { from, own, .. }) = command else { return None };
+        let is_liar = |address: &String| self.liars.iter().any(|liar| *address == self::address(*liar));
+        let lacks = (0..).zip(from).filter(|(_, source)| is_liar(&source.address)).map(|(at, _)| at);
+        Some(Seen { own: own?, lacks: lacks.collect() })
     }
 
     // --- collection
+
+    /// Deletes what may go, as [`Pool::collect`] does, and what these benefactors let go once they have seen the others, one after the other.
+    /// What they are told comes with their next heartbeats.
+    pub fn trim(&mut self, present: &[u32]) -> Result<u64, Failure> {
+        let chunks = self.collect()?;
+        for _ in 0..6 {
+            for number in present {
+                let first = (Incarnation(u64::from(*number) + 1), empty_load());
+                let (life, load) = self.beaten.get(number).copied().unwrap_or(first);
+                let mut told = self.beat_loaded(*number, life, load, &[], &[])?;
+                told.retain(|command| matches!(command, Command::Delete { .. } | Command::Make(_)));
+                self.unheard.insert(*number, told);
+            }
+            self.collect()?;
+        }
+        Ok(chunks)
+    }
 
     /// Deletes what may go; how many chunks.
     pub fn collect(&mut self) -> Result<u64, Failure> {

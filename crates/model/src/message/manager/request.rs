@@ -10,7 +10,7 @@ use crate::block::{BlockId, EncodingId};
 use crate::chunk_map::MapRoot;
 use crate::id::{BenefactorId, ChunkId, ClientId, Ino, KeyId, MachineId, OpId, SessionId};
 use crate::journal::Reach;
-use crate::message::benefactor::{BenefactorLoad, Decoded, FailedCopy};
+use crate::message::benefactor::{BenefactorLoad, Decoded, FailedCopy, Seen};
 use crate::message::handshake::MemberId;
 use crate::receipt::Receipt;
 use crate::signed::Signed;
@@ -585,6 +585,9 @@ pub enum ManagerRequest {
         /// Encodings of which the benefactor was ordered to gather blocks, and what they make.
         #[n(9)]
         decoded: Vec<Decoded>,
+        /// What it saw of blocks in whose favour it was asked to let go of its own.
+        #[n(10)]
+        seen: Vec<Seen>,
     },
     /// A benefactor is ready to make copies. Answered by `Commands` with copies to make as soon as there are some, and by
     /// none after ten seconds.
