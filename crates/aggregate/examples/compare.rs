@@ -223,14 +223,9 @@ fn zstd_of_files(
 
 /// Every mode of ours, files to container to files.
 fn ours(set: &Path, scratch: &Path, options: &Options) -> Outcome<Vec<Row>> {
-    let modes = [
-        ("fastest", Mode::Fastest),
-        ("default", Mode::Default),
-        ("paper", Mode::Paper),
-        ("smallest", Mode::Smallest),
-    ];
+    let modes = [("fastest", Mode::Fastest), ("default", Mode::Default), ("paper", Mode::Paper)];
     let level = options.level.as_deref();
-    let wanted = |name: &str| level.map_or(options.dense || name != "smallest", |level| level == name);
+    let wanted = |name: &str| level.is_none_or(|level| level == name);
     let inputs = inputs_of(&[set.to_owned()])?.files;
     let (container, folder) = (scratch.join("container"), scratch.join("back"));
     let mut rows = Vec::new();

@@ -89,6 +89,9 @@ struct Trial {
     cost: f64,
 }
 
+/// Judges chains by the bytes that they leave: a sink so slow that no chain's time counts.
+const BY_BYTES: Mode = Mode::Auto(1.0);
+
 /// The chain for a block; the empty chain stores it.
 pub(crate) fn choose(mode: &Mode, block: &Sample<'_>) -> Choice {
     let candidates = candidates(mode, block);
@@ -120,13 +123,11 @@ pub(crate) fn choose(mode: &Mode, block: &Sample<'_>) -> Choice {
     // Of guessed types and of bytes the default mode promises no more than what zstd at level 3 takes, in bytes and in time, so all that
     // it has time for is judged by the bytes.
     let by_bytes = *mode == Mode::Default && block.opaque;
-    let judge = if by_bytes { &Mode::Smallest } else { mode };
+    let judge = if by_bytes { &BY_BYTES } else { mode };
     let Some(best) = best_of(time_max(mode, block), judge, candidates, &part) else {
         return Choice { steps: Vec::new(), coded: None, ratio: 1.0, tried };
     };
-    if *mode != Mode::Smallest
-        && let Some(choice) = repeating(judge, block, || best.cost / part.raw.len().max(1) as f64)
-    {
+    if let Some(choice) = repeating(judge, block, || best.cost / part.raw.len().max(1) as f64) {
         return Choice { tried, ..choice };
     }
     let whole = part.raw.len() == block.raw.len();
@@ -406,14 +407,6 @@ fn numeric(mode: &Mode, data_type: DataType, lane: Lane, block: &Sample<'_>) -> 
             vec![Step::Shuffle(size), Step::Zstd(1)],
             vec![Step::Zstd(if block.opaque { 3 } else { 1 })],
         ],
-        Mode::Smallest => vec![
-            vec![Step::Pco(lane, 12)],
-            vec![Step::Lorenzo(lane), Step::Pco(distances(lane), 12)],
-            vec![Step::Distinct(size)],
-            vec![Step::Shuffle(size), Step::Zstd(19)],
-            vec![Step::BitShuffle(size), Step::Zstd(19)],
-            vec![Step::Zstd(19)],
-        ],
         _ => vec![
             vec![Step::Planes(size, 1)],
             vec![Step::Lorenzo(lane), Step::Planes(size, 1)],
@@ -426,22 +419,19 @@ fn numeric(mode: &Mode, data_type: DataType, lane: Lane, block: &Sample<'_>) -> 
             vec![Step::Zstd(3)],
         ],
     };
-    let level = if *mode == Mode::Smallest { 19 } else { 1 };
     let against = if has_base {
         vec![
             vec![Step::Changed(size)],
-            vec![Step::XorBase, Step::Planes(size, level)],
-            vec![Step::DifferenceBase(lane), Step::Planes(size, level)],
+            vec![Step::XorBase, Step::Planes(size, 1)],
+            vec![Step::DifferenceBase(lane), Step::Planes(size, 1)],
             vec![Step::DifferenceBase(lane), Step::Pco(distances(lane), 8)],
         ]
     } else {
         Vec::new()
     };
-    let ragged = *mode == Mode::Smallest && has_ragged_records(block);
-    let plain = plain.into_iter().chain(ragged.then(|| vec![Step::Ragged, Step::Planes(size, 19)]));
     let prefix = swap(data_type, lane);
     // The base is stored in the file's own byte order, so the exclusive or and the distance come before any swap.
-    let swapped = plain.map(|chain| [prefix.clone(), chain].concat());
+    let swapped = plain.into_iter().map(|chain| [prefix.clone(), chain].concat());
     let against = against
         .into_iter()
         .filter(|chain| prefix.is_empty() || matches!(chain.first(), Some(Step::XorBase | Step::Changed(_))));
@@ -460,7 +450,6 @@ fn untyped(mode: &Mode, block: &Sample<'_>) -> Vec<Vec<Step>> {
         Mode::Fastest => &[1],
         Mode::Default if is_short(mode, block) => &[SHORT_LEVEL],
         Mode::Default => &[3],
-        Mode::Smallest => &[19],
         _ => &[1, 3],
     };
     let mut chains = Vec::new();

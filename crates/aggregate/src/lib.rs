@@ -23,6 +23,7 @@ mod pack;
 mod parallel;
 mod plan;
 mod source;
+mod unfold;
 mod unpack;
 
 pub use aggregation::{AggregatedSet, Aggregation, Aggregator, FolderSink, Named, Round, Sink};

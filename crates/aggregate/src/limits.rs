@@ -16,7 +16,7 @@ pub const BLOCKS_MIN: u64 = 2;
 pub const BUDGET_SHARE: u64 = 64 << 20;
 /// Smallest block, in bytes: below it headers and lost context cost more than 1 %.
 pub const BLOCK_MIN: u64 = 128 << 10;
-/// Largest block, in bytes: twice what the smallest mode makes.
+/// Largest block, in bytes: eight times what any mode makes.
 pub const BLOCK_MAX: u64 = 64 << 20;
 /// Steps of a chain: twice what any mode takes.
 pub const STEPS_MAX: usize = 8;
@@ -38,3 +38,14 @@ pub const OPEN_MAX: usize = 256;
 /// Elements of an extracted variable, in bytes, for every byte of it that is stored: chunks that were never written read
 /// as zeros, and a hostile shape may claim any number of them.
 pub const EXTRACT_RATIO_MAX: u64 = 1 << 10;
+/// Plain bytes of one compressed stream of a file that is undone, most: it is held as a whole, and who wants a byte of it makes all of it.
+pub const STREAM_MAX: u64 = 64 << 20;
+/// Shortest compressed stream that is undone, in bytes: what is kept of each is some twenty.
+pub const STREAM_MIN: u64 = 256;
+/// Compressed streams of one file that are undone: about 200 bytes are kept of each.
+pub const STREAMS_MAX: usize = 1 << 22;
+/// Recipes of one file that make its compressed streams again, in bytes; a file with longer ones is packed as it is.
+pub const RECIPES_MAX: u64 = 64 << 20;
+/// Buffers of a stream's plain length that a thread holds while it undoes the stream or makes it again: stored, plain, made, and the
+/// compressor's own.
+pub const BUFFERS_PER_STREAM: u64 = 4;

@@ -11,7 +11,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use stdchk_model::exact::part;
+use stdchk_model::exact::{part, part_mut};
 use stdchk_reduce::{is_zero, ranges_to_write};
 use tempfile::TempPath;
 
@@ -70,6 +70,19 @@ impl NewFile {
         self.file = None;
     }
 
+    /// Appends a range of what was written to `buffer`.
+    pub(crate) fn append_range(&self, offset: u64, length: usize, buffer: &mut Vec<u8>) -> Result<()> {
+        let start = buffer.len();
+        buffer.resize(start + length, 0);
+        let read = |file: &File| file.read_exact_at(part_mut(buffer, start..), offset);
+        self.with(read).map_err(AggregateError::io("read", &self.path))
+    }
+
+    /// Sets the length, which may end in a hole.
+    pub(crate) fn set_length(&self, length: u64) -> Result<()> {
+        self.with(|file| file.set_len(length)).map_err(AggregateError::io("write", &self.path))
+    }
+
     pub(crate) fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
         self.with(|file| file.write_all_at(bytes, offset)).map_err(AggregateError::io("write", &self.path))
     }
@@ -90,27 +103,27 @@ impl NewFile {
         self.with(write).map_err(AggregateError::io("write", &self.path))
     }
 
-    /// Makes the file durable with the length, permissions and time of modification of the file that it was made from, and lets
-    /// it appear under its name. Set-user-ID and set-group-ID bits are set only if the file has, or can be given, `owner`.
+    /// Makes the file durable as [`Self::becomes`] makes it, and lets it appear under its name.
     pub(crate) fn finish_as(self, entry: &FileEntry, owner: Option<Owner>) -> Result<()> {
-        let FileEntry { size, mode, modified_ns, .. } = *entry;
-        let finished = self.with(|file| {
-            file.set_len(size)?;
-            // The system takes these bits away with a change of owner, so that comes before.
-            let keeps = mode & SET_ID_BITS == 0 || owner.is_some_and(|owner| becomes_owned(file, owner));
-            let bits = mode & if keeps { MODE_BITS } else { MODE_BITS & !SET_ID_BITS };
-            // Who made it may not be allowed to open it any more.
-            file.set_permissions(Permissions::from_mode(bits))?;
-            file.set_modified(time_of(modified_ns))?;
-            file.sync_all()
-        });
+        let finished = self.with(|file| become_as(file, entry, owner).and_then(|()| file.sync_all()));
         finished.map_err(AggregateError::io("write", &self.path))?;
         self.appear()
     }
 
+    /// Gives the file the length, permissions and time of modification of the file that it was made from. Set-user-ID and
+    /// set-group-ID bits are set only if the file has, or can be given, `owner`.
+    pub(crate) fn becomes(&self, entry: &FileEntry, owner: Option<Owner>) -> Result<()> {
+        self.with(|file| become_as(file, entry, owner)).map_err(AggregateError::io("write", &self.path))
+    }
+
     /// Makes the bytes durable and lets the file appear; its folder is made durable by [`sync_folder`].
     pub(crate) fn finish(self) -> Result<()> {
-        self.with(File::sync_all).map_err(AggregateError::io("write", &self.path))?;
+        let synced = match &self.file {
+            Some(file) => file.sync_all(),
+            // Its permissions may not let anybody write any more.
+            None => File::open(&self.temporary).and_then(|file| file.sync_all()),
+        };
+        synced.map_err(AggregateError::io("write", &self.path))?;
         self.appear()
     }
 
@@ -135,6 +148,20 @@ impl Output for NewFile {
 
 /// Permission bits of a file.
 const MODE_BITS: u32 = 0o7777;
+
+/// Gives a file or folder the length, permissions, owner and time of an entry.
+pub(crate) fn become_as(file: &File, entry: &FileEntry, owner: Option<Owner>) -> io::Result<()> {
+    let FileEntry { size, mode, modified_ns, .. } = *entry;
+    if !entry.is_folder() {
+        file.set_len(size)?;
+    }
+    // The system takes these bits away with a change of owner, so that comes before.
+    let keeps = mode & SET_ID_BITS == 0 || owner.is_some_and(|owner| becomes_owned(file, owner));
+    let bits = mode & if keeps { MODE_BITS } else { MODE_BITS & !SET_ID_BITS };
+    // Who made it may not be allowed to open it any more.
+    file.set_permissions(Permissions::from_mode(bits))?;
+    file.set_modified(time_of(modified_ns))
+}
 
 /// Whether the file has this owner, or could be given to it.
 fn becomes_owned(file: &File, owner: Owner) -> bool {

@@ -8,12 +8,14 @@ use stdchk_model::exact::{narrow, to_usize};
 /// Header and data; `stored` are the bytes of the variable's extents, one after the other, and the length of all elements
 /// together fits 64 bits.
 ///
-/// Chunks that are missing read as zero. Encoded variables come out as the bytes that they are.
+/// Chunks that are missing read as zero.
 pub(crate) fn npy(variable: &Variable, stored: &[u8]) -> Vec<u8> {
     match &variable.storage {
         Storage::Plain => file("False", variable.data_type, &variable.shape, stored),
         Storage::ColumnMajor => file("True", variable.data_type, &variable.shape, stored),
-        Storage::Encoded => file("False", DataType::bytes(), &[stored.len() as u64], stored),
+        Storage::Filtered(_) | Storage::DeflatedNpy | Storage::Encoded => {
+            unreachable!("what is compressed was undone, or refused")
+        }
         Storage::Chunked(chunks) => {
             let size = variable.data_type.size as usize;
             let Some(length) = variable.element_bytes() else { unreachable!("the caller knows the length") };

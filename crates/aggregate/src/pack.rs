@@ -21,15 +21,17 @@ use stdchk_model::exact::to_usize;
 use crate::at_work::AtWork;
 use crate::choose::{Choice, Mode, Sample, choose, may_choose, record_in_middle};
 use crate::codec::{CodecError, Side, Step, encode, gives_back, scratch};
-use crate::container::{BlockRecord, Files, SET_ID_BITS, hash};
+use crate::container::{BlockRecord, Files, SET_ID_BITS, UnfoldedEntry, hash};
 use crate::error::{AggregateError, Result};
 use crate::limits::{
     BLOCK_MIN, BLOCKS_MIN, BUDGET_DEFAULT, BUDGET_MIN, BUDGET_SHARE, BUFFERS_PER_BLOCK, FILES_MAX, OPEN_MAX,
+    STREAM_MAX,
 };
 use crate::new_file::{NewFile, folder_of, sync_folder};
 use crate::numbers_in::{Numbers, numbers_in};
 use crate::plan::{PlanOptions, PlannedFile, plan};
 use crate::source::{Input, Member, SetFile};
+use crate::unfold::{MAKERS, Unfolding, unfold};
 use crate::unpack::{BaseSet, Container};
 use assemble::{Assembler, GroupPart, RawBlock};
 pub use chains::Chains;
@@ -213,7 +215,13 @@ fn pack_members(mut files: Vec<Member>, output: &mut dyn Output, options: &Packi
     if !files_are_many {
         files.iter_mut().try_for_each(Member::keep_open)?;
     }
-    let parsed = parse_all(&mut files, resources.load, files_are_many)?;
+    let mut parsed = parse_all(&mut files, resources.load, files_are_many)?;
+    if options.mode.unfolds() {
+        let (mode, threads, budget) = (&options.mode, resources.threads, resources.for_blocks);
+        let stream_max = if options.block_max == 0 { STREAM_MAX } else { options.block_max.min(STREAM_MAX) };
+        let unfolding = Unfolding { mode, threads, budget, stream_max, watch: options.watch };
+        unfold(&mut files, &mut parsed, &unfolding)?;
+    }
     let numbers: Vec<_> =
         files.iter().zip(&parsed).map(|(file, parsed)| numbers_of(file, parsed, &options.mode)).collect();
     let named = files.iter().zip(parsed.iter().zip(&numbers)).map(|(file, (parsed, numbers))| {
@@ -233,7 +241,7 @@ fn pack_members(mut files: Vec<Member>, output: &mut dyn Output, options: &Packi
     files.iter().try_for_each(Member::check_unchanged)?;
     let blocks = writer.blocks();
     let stored_bytes = writer.finish()?;
-    let count = files.len() as u64;
+    let count = files.iter().filter(|file| !file.entry.is_folder()).count() as u64;
     files.into_iter().for_each(Member::unload);
     lap.end(&mut spent.finishing);
     spent.planning += planning;
@@ -242,10 +250,16 @@ fn pack_members(mut files: Vec<Member>, output: &mut dyn Output, options: &Packi
 
 fn table_of(files: &[Member], base: Option<&BaseSet>) -> Files {
     let owners = files.iter().enumerate().filter(|(_, file)| file.entry.mode & SET_ID_BITS != 0);
+    let unfolded = files.iter().enumerate().filter_map(|(position, file)| {
+        let view = file.unfolded()?;
+        Some((position, UnfoldedEntry { size: view.size(), recipes: view.recipes_length() }))
+    });
     Files {
         files: files.iter().map(|file| file.entry.clone()).collect(),
         owners: owners.filter_map(|(position, file)| Some((position, file.owner?))).collect(),
         base: base.map(BaseSet::identity),
+        makers: files.iter().any(|file| file.unfolded().is_some()).then(|| MAKERS.to_owned()),
+        unfolded: unfolded.collect(),
     }
 }
 
@@ -324,8 +338,7 @@ fn settled(part: &GroupPart, mode: &Mode, sample: &Sample<'_>) -> Choice {
             }
             choice
         }
-        // Where time is no object, every block has its own; a chain that needs a base serves none that hasn't one.
-        GroupPart::Later(_) if *mode == Mode::Smallest => choose(mode, sample),
+        // A chain that needs a base serves none that hasn't one.
         GroupPart::Later(chosen) => {
             again(chosen.wait(), sample, |change| change > WORSE).unwrap_or_else(|| choose(mode, sample))
         }

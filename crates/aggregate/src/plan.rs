@@ -162,9 +162,10 @@ pub(crate) fn plan(files: &[PlannedFile<'_>], options: &PlanOptions) -> Plan {
             for variable in file.parsed.variables.iter().filter(|variable| is_grouped(variable, options)) {
                 held.extend_from_slice(&variable.extents);
                 options.keys.write(variable, &mut key);
+                key.push_str(if is_encoded(variable) { " encoded" } else { "" });
                 key.push_str(&party);
                 let group = groups.of(&key, element_type(variable));
-                group.group.opaque = variable.storage == Storage::Encoded;
+                group.group.opaque = is_encoded(variable);
                 let bytes = if joins { variable.stored_bytes() } else { u64::MAX };
                 group.add(planned(index, variable), bytes);
             }
@@ -260,9 +261,13 @@ fn is_grouped(variable: &Variable, options: &PlanOptions) -> bool {
     variable.stored_bytes() >= options.variable_min.max(1)
 }
 
-/// Filtered chunks are bytes without a type.
+/// Whether the application compressed the variable, so that its bytes have no type.
+fn is_encoded(variable: &Variable) -> bool {
+    matches!(variable.storage, Storage::Encoded | Storage::Filtered(_) | Storage::DeflatedNpy)
+}
+
 fn element_type(variable: &Variable) -> Option<DataType> {
-    (variable.storage != Storage::Encoded).then_some(variable.data_type)
+    (!is_encoded(variable)).then_some(variable.data_type)
 }
 
 fn planned(file: u32, variable: &Variable) -> Planned {
@@ -273,7 +278,7 @@ fn planned(file: u32, variable: &Variable) -> Planned {
         Storage::ColumnMajor => variable.shape.iter().rev().copied().collect(),
         // Chunks follow each other along one more dimension.
         Storage::Chunked(chunks) => [&[chunks.origins.len() as u64], chunks.shape.as_slice()].concat(),
-        Storage::Encoded => vec![variable.stored_bytes()],
+        Storage::Encoded | Storage::Filtered(_) | Storage::DeflatedNpy => vec![variable.stored_bytes()],
     };
     Planned { member: Member { file, place, same_as: None, base_file: None }, shape: Shape(shape) }
 }
@@ -340,7 +345,7 @@ pub(crate) fn cut(planned: Planned, limit: u64, unit: u64) -> Vec<Planned> {
 }
 
 /// The shape of a piece: fewer of the slowest dimension where it is cut between rows, else flat.
-fn slab(shape: &Shape, length: u64, piece: u64) -> Shape {
+pub(crate) fn slab(shape: &Shape, length: u64, piece: u64) -> Shape {
     let Some((slowest, faster)) = shape.0.split_first().filter(|(slowest, _)| **slowest > 0) else {
         return Shape(vec![piece]);
     };

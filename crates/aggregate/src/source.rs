@@ -10,13 +10,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stdchk_formats::{Extent, Source};
-use stdchk_model::exact::{part_mut, to_usize};
+use stdchk_model::exact::{narrow, part_mut, to_usize};
 
 use crate::codec::scratch;
 use crate::container::{FileEntry, Owner};
 use crate::error::{AggregateError, Result};
 use crate::name::text_of_name;
 use crate::new_file::prefix_of_part;
+use crate::unfold::UnfoldedView;
 
 /// A file to be packed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,10 +40,16 @@ pub struct SetFile {
 /// The files below some paths.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inputs {
-    /// Regular files, by name.
+    /// Regular files by name, and empty folders, whose names end in `/`.
     pub files: Vec<Input>,
     /// Links and special files in folders, which a container doesn't hold.
     pub left_out: Vec<PathBuf>,
+}
+
+impl Inputs {
+    fn found(&self) -> usize {
+        self.files.len() + self.left_out.len()
+    }
 }
 
 /// How a file's bytes are reached.
@@ -64,30 +71,50 @@ pub(crate) struct Member {
     /// What tells that the file was changed: its inode, length, and times of modification and status. `None`: it can't be.
     stamp: Option<[i64; 6]>,
     bytes: Bytes,
+    /// Its unfolded form, if it shows that.
+    unfolded: Option<UnfoldedView>,
 }
 
 impl Member {
     pub(crate) fn look_at(input: &Input) -> Result<Self> {
         let metadata = std::fs::metadata(&input.path).map_err(AggregateError::io("look at", &input.path))?;
-        if !metadata.is_file() {
+        let is_folder = metadata.is_dir() && input.name.ends_with('/');
+        if !(metadata.is_file() || is_folder) {
             return Err(AggregateError::Invalid(format!("{} is no regular file", input.path.display())));
         }
         let modified_ns =
             metadata.mtime().saturating_mul(1_000_000_000).saturating_add(metadata.mtime_nsec());
         let entry = FileEntry {
             name: input.name.clone(),
-            size: metadata.len(),
+            size: if is_folder { 0 } else { metadata.len() },
             mode: metadata.mode() & 0o7777,
             modified_ns,
         };
         let owner = Some(Owner { uid: metadata.uid(), gid: metadata.gid() });
         let (path, stamp) = (input.path.clone(), Some(stamp(&metadata)));
-        Ok(Self { entry, owner, path, stamp, bytes: Bytes::Closed })
+        Ok(Self { entry, owner, path, stamp, bytes: Bytes::Closed, unfolded: None })
     }
 
     pub(crate) fn elsewhere(file: &SetFile) -> Self {
         let (entry, path) = (file.entry.clone(), PathBuf::from(&file.entry.name));
-        Self { entry, owner: None, path, stamp: None, bytes: Bytes::Elsewhere(Arc::clone(&file.source)) }
+        let bytes = Bytes::Elsewhere(Arc::clone(&file.source));
+        Self { entry, owner: None, path, stamp: None, bytes, unfolded: None }
+    }
+
+    /// Bytes of the file itself for so many of what it shows.
+    pub(crate) fn bytes_behind(&self, shown: u64) -> u64 {
+        let Some(view) = &self.unfolded else { return shown };
+        scaled(shown, self.entry.size, view.size())
+    }
+
+    /// From now on it is what its unfolded form is.
+    pub(crate) fn show_unfolded(&mut self, view: UnfoldedView) {
+        self.unfolded = Some(view);
+    }
+
+    /// Its unfolded form, if it shows that.
+    pub(crate) fn unfolded(&self) -> Option<&UnfoldedView> {
+        self.unfolded.as_ref()
     }
 
     /// Whether many small reads are dear.
@@ -104,6 +131,7 @@ impl Member {
     pub(crate) fn load(&mut self) -> Result<()> {
         let mut bytes = scratch::empty(to_usize(self.entry.size));
         let whole = Extent { offset: 0, length: self.entry.size };
+        assert!(self.unfolded.is_none(), "a file is read before it is unfolded");
         self.append_one(whole, &mut bytes).map_err(|error| self.unread(error))?;
         self.bytes = Bytes::Memory(bytes);
         Ok(())
@@ -139,7 +167,7 @@ impl Member {
     }
 
     /// Why it can't be read; one that ends too soon was cut after it was looked at.
-    fn unread(&self, error: io::Error) -> AggregateError {
+    pub(crate) fn unread(&self, error: io::Error) -> AggregateError {
         if error.kind() == io::ErrorKind::UnexpectedEof && self.stamp.is_some() {
             return AggregateError::Changed { path: self.path.clone() };
         }
@@ -147,6 +175,14 @@ impl Member {
     }
 
     fn append_one(&self, extent: Extent, buffer: &mut Vec<u8>) -> io::Result<()> {
+        match &self.unfolded {
+            Some(view) => view.append(extent, &|extent, buffer| self.append_as_is(extent, buffer), buffer),
+            None => self.append_as_is(extent, buffer),
+        }
+    }
+
+    /// Appends a range of the file itself.
+    fn append_as_is(&self, extent: Extent, buffer: &mut Vec<u8>) -> io::Result<()> {
         let cut = || io::Error::from(io::ErrorKind::UnexpectedEof);
         let narrow = |value: u64| usize::try_from(value).map_err(|_| cut());
         match &self.bytes {
@@ -164,6 +200,12 @@ impl Member {
             }
         }
     }
+}
+
+/// The share of `bytes` that a part of `whole` stands for.
+pub(crate) fn scaled(part: u64, bytes: u64, whole: u64) -> u64 {
+    assert!(part <= whole, "a part is no longer than the whole");
+    narrow(u128::from(part) * u128::from(bytes) / u128::from(whole.max(1)))
 }
 
 /// Longest range, in bytes, that is read by one call into memory that is filled first.
@@ -190,10 +232,16 @@ fn stamp(metadata: &Metadata) -> [i64; 6] {
 
 impl Source for Member {
     fn size(&self) -> u64 {
-        self.entry.size
+        self.unfolded.as_ref().map_or(self.entry.size, UnfoldedView::size)
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        if self.unfolded.is_some() {
+            let mut bytes = Vec::with_capacity(buffer.len());
+            self.append_one(Extent { offset, length: buffer.len() as u64 }, &mut bytes)?;
+            buffer.copy_from_slice(&bytes);
+            return Ok(());
+        }
         match &self.bytes {
             Bytes::Memory(bytes) => bytes.read_at(offset, buffer),
             Bytes::Open(file) => file.read_exact_at(buffer, offset),
@@ -204,7 +252,7 @@ impl Source for Member {
 
     fn as_bytes(&self) -> Option<&[u8]> {
         match &self.bytes {
-            Bytes::Memory(bytes) => Some(bytes),
+            Bytes::Memory(bytes) if self.unfolded.is_none() => Some(bytes),
             _ => None,
         }
     }
@@ -289,7 +337,11 @@ fn folder(path: &Path, entries: ReadDir, prefix: &str, inputs: &mut Inputs) -> R
         let name = format!("{prefix}{}", text_of_name(&entry.file_name()));
         if kind.is_dir() {
             let Some(entries) = unless_gone(std::fs::read_dir(&path), "list", &path)? else { continue };
-            folder(&path, entries, &format!("{name}/"), inputs)?;
+            let (name, before) = (format!("{name}/"), inputs.found());
+            folder(&path, entries, &name, inputs)?;
+            if inputs.found() == before {
+                inputs.files.push(Input { name, path });
+            }
         } else if kind.is_file() {
             // What is on its way to another name, or was left on it, is no content yet.
             if entry.file_name().to_str().is_none_or(|name| prefix_of_part(name).is_none()) {

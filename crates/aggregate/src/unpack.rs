@@ -8,13 +8,14 @@ mod cache;
 mod check;
 mod compare;
 mod extract;
+mod fold;
 mod map;
 mod open;
 mod restore;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use stdchk_formats::{Extent, Source};
 use stdchk_model::exact::{part, to_usize};
@@ -24,6 +25,7 @@ use crate::container::{BlockRecord, Files, MemberRanges, hash};
 use crate::error::{AggregateError, Result};
 use crate::limits::BUDGET_DEFAULT;
 use crate::source::FileSource;
+use crate::unfold::Unfolded;
 pub use base::BaseSet;
 pub(crate) use base::Described;
 pub use cache::BlockCache;
@@ -55,6 +57,8 @@ pub struct Container {
     maps: Vec<Vec<BlockSlice>>,
     base: Option<Arc<BaseSet>>,
     cache: Arc<BlockCache>,
+    /// Those that were read, of the files that blocks hold unfolded.
+    recipes: Mutex<HashMap<usize, Arc<Unfolded>>>,
     /// Tells its blocks from those of other containers in the cache.
     identity: [u8; 16],
 }
@@ -120,7 +124,8 @@ impl Container {
         let (files, blocks) = open::sections(path, &*source)?;
         let maps = map::maps(&files, &blocks);
         let path = path.to_owned();
-        Ok(Self { path, source, files, blocks, maps, base: None, cache, identity })
+        let recipes = Mutex::default();
+        Ok(Self { path, source, files, blocks, maps, base: None, cache, recipes, identity })
     }
 
     /// Opens a container that was just written, whose bytes were compared as they were: every block must be found, and
@@ -165,6 +170,14 @@ impl Container {
     /// # Errors
     /// When the range leaves the file, or a block that holds part of it is damaged.
     pub fn read(&self, file: usize, range: Extent, buffer: &mut Vec<u8>) -> Result<()> {
+        match self.recipes(file)? {
+            Some(recipes) => self.read_folded(file, &recipes, range, buffer),
+            None => self.read_held(file, range, buffer),
+        }
+    }
+
+    /// Appends a range of what blocks hold of a file.
+    fn read_held(&self, file: usize, range: Extent, buffer: &mut Vec<u8>) -> Result<()> {
         let outside =
             || AggregateError::Invalid(format!("bytes {} to {} of a file", range.offset, range.end()));
         let map = self.maps.get(file).ok_or_else(outside)?;

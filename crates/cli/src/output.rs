@@ -47,6 +47,9 @@ pub struct Table {
     rows: Vec<Vec<String>>,
 }
 
+/// Longest cell, in characters, to which the others of its column are padded.
+const WIDTH_MAX: usize = 48;
+
 impl Table {
     /// A table with these headings; a heading that starts with `>` is of a column aligned to the right.
     pub fn new(headings: &[&str]) -> Self {
@@ -82,7 +85,9 @@ impl Table {
     }
 
     fn width(&self, column: usize) -> usize {
-        self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+        let lengths = self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+        // Behind a long name the other cells of its row move to the right, rather than those of all rows.
+        lengths.filter(|length| *length <= WIDTH_MAX).max().unwrap_or(0)
     }
 }
 
@@ -94,6 +99,17 @@ pub fn count(number: impl Display, thing: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_cell_does_not_widen_the_rows_of_others() {
+        let mut table = Table::new(&["name", ">size"]);
+        table.row(["n".repeat(200), "10 B".to_owned()]);
+        table.row(["longer".to_owned(), "9 B".to_owned()]);
+        assert_eq!(
+            table.text(),
+            ["name    size".to_owned(), format!("{}  10 B", "n".repeat(200)), "longer   9 B".to_owned()]
+        );
+    }
 
     #[test]
     fn columns_are_aligned() {

@@ -26,4 +26,4 @@ pub use parsed::{Format, Parsed, parse};
 pub use reader::Reader;
 pub use reason::Reason;
 pub use source::Source;
-pub use variable::{ByteOrder, Chunks, DataType, Extent, Kind, Storage, Variable};
+pub use variable::{ByteOrder, Chunks, DataType, Extent, Filter, Filtered, Kind, Storage, Variable};

@@ -8,7 +8,7 @@ use stdchk_model::exact::to_usize;
 use crate::cursor::Cursor;
 use crate::parsed::RANK_MAX;
 use crate::reader::Reader;
-use crate::reason::{Reason, Result};
+use crate::reason::{Reason, Result, found};
 use crate::variable::{ByteOrder, DataType, Extent, Kind, Storage, Variable};
 
 const DIMENSIONS: u32 = 0x0a;
@@ -84,7 +84,12 @@ impl Header<'_, '_> {
         Ok(())
     }
 
+    /// The type of an attribute, whose length follows from it.
     fn data_type(&mut self) -> Result<DataType> {
+        self.known_type()?.map_or_else(|| self.invalid(), Ok)
+    }
+
+    fn known_type(&mut self) -> Result<Option<DataType>> {
         let (kind, size) = match self.u32()? {
             1 => (Kind::Signed, 1),
             2 => (Kind::Text, 1),
@@ -97,9 +102,9 @@ impl Header<'_, '_> {
             9 => (Kind::Unsigned, 4),
             10 => (Kind::Signed, 8),
             11 => (Kind::Unsigned, 8),
-            _ => return self.invalid(),
+            _ => return Ok(None),
         };
-        Ok(DataType::new(kind, size, ByteOrder::Big))
+        Ok(Some(DataType::new(kind, size, ByteOrder::Big)))
     }
 
     fn dimensions(&mut self) -> Result<Vec<u64>> {
@@ -127,14 +132,18 @@ impl Header<'_, '_> {
             shape.push(*length);
         }
         self.skip_attributes()?;
-        let data_type = self.data_type()?;
-        self.count()?; // its size, which is redundant and may overflow its field
+        let data_type = self.known_type()?;
+        // Redundant where the type is known, and may overflow its field.
+        let padded = self.count()?;
         let begin = self.offset()?;
         let records = shape.first() == Some(&0);
         let inner = shape.iter().skip(usize::from(records));
-        let bytes = inner.copied().try_fold(u64::from(data_type.size), u64::checked_mul);
+        let size = |data_type: DataType| u64::from(data_type.size);
+        let bytes =
+            data_type.map_or(Some(padded), |known| inner.copied().try_fold(size(known), u64::checked_mul));
         let Some(bytes) = bytes else { return self.invalid() };
-        Ok(Declared { name, data_type, shape, begin, bytes, records })
+        let (known, data_type) = (data_type.is_some(), data_type.unwrap_or(DataType::bytes()));
+        Ok(Declared { name, data_type, known, shape, begin, bytes, records })
     }
 }
 
@@ -142,6 +151,8 @@ impl Header<'_, '_> {
 struct Declared {
     name: String,
     data_type: DataType,
+    /// Its type is one of the format's.
+    known: bool,
     /// Lengths of the dimensions, 0 for the record dimension.
     shape: Vec<u64>,
     begin: u64,
@@ -158,14 +169,33 @@ pub(crate) fn parse(reader: &Reader<'_>) -> Result<Vec<Variable>> {
     let dimensions = header.dimensions()?;
     header.skip_attributes()?;
     let count = header.list(VARIABLES)?;
-    let mut declared = Vec::new();
+    let (mut declared, mut unread) = (Vec::new(), None);
     for _ in 0..count {
-        declared.push(header.variable(&dimensions)?);
+        match header.variable(&dimensions) {
+            Ok(variable) => declared.push(variable),
+            Err(reason) if reason.is_the_end() => return Err(reason),
+            Err(reason) => {
+                unread = Some(reason);
+                break;
+            }
+        }
+    }
+    if unread.is_some() {
+        // Where records lie depends on all variables.
+        declared.retain(|variable| !variable.records);
     }
     let stride = record_stride(&declared).map_or_else(|| header.invalid(), Ok)?;
     let streaming = record_count == STREAMING || record_count == u64::MAX;
     let records = if streaming { records_by_length(reader.size(), &declared, stride) } else { record_count };
-    declared.into_iter().map(|variable| place(reader, variable, records, stride)).collect()
+    let mut variables = Vec::new();
+    for variable in declared.into_iter().filter(|variable| variable.known) {
+        match place(reader, variable, records, stride) {
+            Ok(variable) => variables.push(variable),
+            Err(reason) if reason.is_the_end() => return Err(reason),
+            Err(reason) => unread = unread.or(Some(reason)),
+        }
+    }
+    found(variables, unread)
 }
 
 /// Bytes from one record to the next: the records of all variables, padded unless there is only one.
@@ -188,7 +218,7 @@ fn records_by_length(size: u64, declared: &[Declared], stride: u64) -> u64 {
 }
 
 fn place(reader: &Reader<'_>, declared: Declared, records: u64, stride: u64) -> Result<Variable> {
-    let Declared { name, data_type, mut shape, begin, bytes, records: has_records } = declared;
+    let Declared { name, data_type, mut shape, begin, bytes, records: has_records, .. } = declared;
     let extents = if has_records {
         if let Some(first) = shape.first_mut() {
             *first = records;

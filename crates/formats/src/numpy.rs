@@ -3,9 +3,9 @@
 //! Relies on [`crate::zip`]. The idea: the header is a Python literal of three known keys, found by their names.
 
 use crate::reader::Reader;
-use crate::reason::{Reason, Result};
+use crate::reason::{Reason, Result, found};
 use crate::variable::{ByteOrder, DataType, Extent, Kind, Storage, Variable};
-use crate::zip;
+use crate::zip::{self, Method};
 
 /// Longest header in bytes: structured types of thousands of fields stay far below.
 const HEADER_MAX: u64 = 1 << 20;
@@ -18,23 +18,29 @@ pub(crate) fn parse_npy(reader: &Reader<'_>) -> Result<Vec<Variable>> {
 
 /// The arrays of an archive: stored ones by their elements, compressed ones as opaque bytes.
 pub(crate) fn parse_npz(reader: &Reader<'_>) -> Result<Vec<Variable>> {
-    let mut variables = Vec::new();
+    let (mut variables, mut unread) = (Vec::new(), None);
     for entry in zip::entries(reader, reader.size())?.entries {
         let Some(name) = entry.name.strip_suffix(".npy") else { continue };
         let name = name.to_owned();
-        variables.push(if entry.stored {
-            array(reader, entry.data, name)?
-        } else {
-            opaque(entry.data, name)
-        });
+        let read = match entry.method {
+            Method::Stored => array(reader, entry.data, name),
+            Method::Deflated => Ok(encoded(entry.data, name, Storage::DeflatedNpy)),
+            Method::Other => Ok(encoded(entry.data, name, Storage::Encoded)),
+        };
+        match read {
+            Ok(variable) => variables.push(variable),
+            // An array of objects, for one, has no elements of a length.
+            Err(reason) if !reason.is_the_end() => unread = unread.or(Some(reason)),
+            Err(reason) => return Err(reason),
+        }
     }
-    Ok(variables)
+    found(variables, unread)
 }
 
-fn opaque(data: Extent, name: String) -> Variable {
+fn encoded(data: Extent, name: String, storage: Storage) -> Variable {
     let data_type = DataType::bytes();
     let (shape, extents) = (vec![data.length], vec![data]);
-    Variable { group: String::new(), name, data_type, shape, storage: Storage::Encoded, extents }
+    Variable { group: String::new(), name, data_type, shape, storage, extents }
 }
 
 /// The array whose `.npy` bytes are `whole`.
@@ -98,9 +104,11 @@ fn data_type(description: &str) -> Option<DataType> {
         b'<' | b'|' | b'=' => (ByteOrder::Little, quoted.get(1..)?),
         _ => (ByteOrder::Little, quoted),
     };
-    let size: u32 = rest.get(1..)?.parse().ok()?;
+    // Dates have their unit behind the size: `M8[ns]`.
+    let digits = rest.get(1..)?.split(|letter: char| !letter.is_ascii_digit()).next()?;
+    let size: u32 = digits.parse().ok()?;
     let (kind, size) = match rest.get(..1)? {
-        "i" => (Kind::Signed, size),
+        "i" | "m" | "M" => (Kind::Signed, size),
         "u" | "b" => (Kind::Unsigned, size),
         "f" if size <= 8 => (Kind::Float, size),
         "c" if size <= 16 => (Kind::Complex, size),

@@ -3,12 +3,15 @@
 //! Relies on the parsers, one per format. The idea: what a parser claims is believed only after it was checked here
 //! in one place: every extent inside the file, no two on the same bytes, lengths that agree with type and shape.
 
+use std::collections::HashSet;
 use std::fmt;
+
+use stdchk_model::exact::part;
 
 use crate::reader::Reader;
 use crate::reason::{Reason, Result};
 use crate::source::Source;
-use crate::variable::{Extent, Storage, Variable};
+use crate::variable::{Extent, Filtered, Storage, Variable};
 use crate::{gromacs, hdf5, lammps, netcdf, numpy, safetensors, tensor_file};
 
 /// Most dimensions of a variable; HDF5 allows 32, numpy 64.
@@ -129,13 +132,25 @@ fn with_user_block(reader: &Reader<'_>, known: (Format, Parser)) -> (Format, Par
     if behind_user_block { (Format::Hdf5, hdf5::parse) } else { known }
 }
 
-/// The variables that hold bytes, in order of their first byte, if nothing about them is wrong.
-fn checked(size: u64, mut variables: Vec<Variable>) -> Result<Vec<Variable>> {
-    variables.retain(|variable| variable.stored_bytes() > 0);
-    variables.iter().try_for_each(|variable| check_variable(size, variable))?;
-    variables.sort_by_key(|variable| variable.extents.first().copied());
-    check_overlap(&variables)?;
-    Ok(variables)
+/// The variables that hold bytes and of which nothing is wrong, in order of their first byte. What is wrong with one costs this one.
+///
+/// # Errors
+/// The first fault found, when no variable is left.
+fn checked(size: u64, variables: Vec<Variable>) -> Result<Vec<Variable>> {
+    let mut wrong = None;
+    let mut good = Vec::with_capacity(variables.len());
+    for variable in variables.into_iter().filter(|variable| variable.stored_bytes() > 0) {
+        match check_variable(size, &variable) {
+            Ok(()) => good.push(variable),
+            Err(reason) => wrong = wrong.or(Some(reason)),
+        }
+    }
+    good.sort_by_key(|variable| variable.extents.first().copied());
+    let overlapping = drop_overlapping(&mut good);
+    match wrong.or(overlapping) {
+        Some(reason) if good.is_empty() => Err(reason),
+        _ => Ok(good),
+    }
 }
 
 fn check_variable(size: u64, variable: &Variable) -> Result<()> {
@@ -155,27 +170,44 @@ fn check_variable(size: u64, variable: &Variable) -> Result<()> {
         {
             invalid("length of a variable")
         }
-        Storage::Chunked(chunks) if chunks.origins.len() != variable.extents.len() => {
+        Storage::Chunked(chunks) | Storage::Filtered(Filtered { chunks, .. })
+            if chunks.origins.len() != variable.extents.len()
+                || chunks.shape.len() != variable.shape.len() =>
+        {
             invalid("chunks of a variable")
         }
-        Storage::Chunked(chunks) if chunks.shape.len() != variable.shape.len() => {
-            invalid("chunks of a variable")
+        Storage::Filtered(filtered) if filtered.skipped.len() != variable.extents.len() => {
+            invalid("filters of a variable")
         }
         _ => Ok(()),
     }
 }
 
-fn check_overlap(variables: &[Variable]) -> Result<()> {
-    let mut extents: Vec<(Extent, &Variable)> = variables
+/// Drops every variable that has a byte of one that begins before it; says what was wrong with the first.
+fn drop_overlapping(variables: &mut Vec<Variable>) -> Option<Reason> {
+    let mut extents: Vec<(Extent, usize)> = variables
         .iter()
-        .flat_map(|variable| variable.extents.iter().map(move |extent| (*extent, variable)))
+        .enumerate()
+        .flat_map(|(number, variable)| variable.extents.iter().map(move |extent| (*extent, number)))
         .collect();
-    extents.sort_by_key(|(extent, _)| *extent);
-    for pair in extents.windows(2) {
-        let [(first, one), (second, other)] = pair else { continue };
-        if second.offset < first.end() {
-            return Err(Reason::Overlap { first: one.path(), second: other.path(), offset: second.offset });
+    extents.sort_unstable();
+    let (mut furthest, mut overlapping): (Option<(Extent, usize)>, _) = (None, HashSet::new());
+    let mut first = None;
+    for (extent, number) in extents {
+        if let Some((before, other)) = furthest.filter(|(before, _)| extent.offset < before.end()) {
+            overlapping.insert(number);
+            let path = |number: usize| part(variables.as_slice(), number).path();
+            first.get_or_insert_with(|| Reason::Overlap {
+                first: path(other),
+                second: path(number),
+                offset: extent.offset.max(before.offset),
+            });
+        }
+        if furthest.is_none_or(|(before, _)| extent.end() > before.end()) {
+            furthest = Some((extent, number));
         }
     }
-    Ok(())
+    let mut number = 0..;
+    variables.retain(|_| number.next().is_some_and(|number| !overlapping.contains(&number)));
+    first
 }

@@ -137,6 +137,7 @@ impl Machine {
             0x95 => cursor.skip(8)?, // frame
             b'(' => self.marks.push(self.stack.len()),
             b'0' => drop(self.pop(place)?),
+            b'2' => self.stack.push(*self.stack.last().ok_or_else(|| Self::invalid(place))?),
             b'1' => drop(self.pop_mark(place)?),
             b'N' => self.push(Node::None),
             0x88 | 0x89 => self.push(Node::Integer(i64::from(code == 0x88))),
@@ -145,14 +146,14 @@ impl Machine {
                 cursor.skip(8)?;
                 self.push(Node::Other);
             }
-            b'X' | 0x8c | 0x8d | b'U' | b'T' | b'B' | b'C' | 0x8e | b'V' | b'S' | b'F' => {
+            b'X' | 0x8c | 0x8d | b'U' | b'T' | b'B' | b'C' | 0x8e | 0x96 | b'V' | b'S' | b'F' => {
                 self.text(code, cursor)?
             }
             b'c' => {
                 let name = format!("{} {}", line(cursor)?, line(cursor)?);
                 self.push(Node::Global(name));
             }
-            b'q' | b'r' | 0x94 | b'h' | b'j' => self.memo(code, cursor, place)?,
+            b'q' | b'r' | b'p' | 0x94 | b'h' | b'j' | b'g' => self.memo(code, cursor, place)?,
             b')' | b']' | b'}' | b't' | b'l' | b'd' | 0x85..=0x87 | 0x8f..=0x91 => {
                 self.container(code, place)?
             }
@@ -202,7 +203,7 @@ impl Machine {
         let width = match code {
             b'U' | b'C' | 0x8c => 1,
             b'X' | b'T' | b'B' => 4,
-            0x8d | 0x8e => 8,
+            0x8d | 0x8e | 0x96 => 8,
             _ => {
                 let text = line(cursor)?;
                 self.push(Node::Text(text.trim_matches(['\'', '"']).to_owned()));
@@ -219,9 +220,10 @@ impl Machine {
         let key = match code {
             b'q' | b'h' => u64::from(cursor.u8()?),
             b'r' | b'j' => u64::from(cursor.u32_le()?),
+            b'p' | b'g' => line(cursor)?.parse().map_err(|_| Self::invalid(place))?,
             _ => self.memo.len() as u64,
         };
-        if matches!(code, b'h' | b'j') {
+        if matches!(code, b'h' | b'j' | b'g') {
             self.stack.push(*self.memo.get(&key).ok_or_else(|| Self::invalid(place))?);
         } else {
             self.memo.insert(key, *self.stack.last().ok_or_else(|| Self::invalid(place))?);

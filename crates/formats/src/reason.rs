@@ -63,5 +63,25 @@ pub enum Reason {
     },
 }
 
+impl Reason {
+    /// Whether other parts of the file may still be read: not where the source itself fails.
+    pub(crate) fn is_of_a_part(&self) -> bool {
+        !matches!(self, Self::Unreadable { .. })
+    }
+
+    /// Whether nothing more may be looked at: the file has used up what reading it may cost.
+    pub(crate) fn is_the_end(&self) -> bool {
+        matches!(self, Self::TooMuchWork { .. } | Self::TooMuchFound { .. } | Self::Unreadable { .. })
+    }
+}
+
+/// The things that were found, although others can't be read. Fails if the source failed, or if there are none.
+pub(crate) fn found<T>(found: Vec<T>, unread: Option<Reason>) -> Result<Vec<T>> {
+    match unread {
+        Some(reason) if found.is_empty() || !reason.is_of_a_part() => Err(reason),
+        _ => Ok(found),
+    }
+}
+
 /// What every parsing function returns.
 pub(crate) type Result<T> = std::result::Result<T, Reason>;

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use crate::reader::Reader;
 use crate::reason::{Reason, Result};
@@ -18,8 +18,8 @@ use crate::variable::{ByteOrder, DataType, Extent, Kind, Storage, Variable};
 const HEADER_MAX: u64 = 32 << 20;
 /// Bytes of the length in front of the header.
 const LENGTH: u64 = 8;
-/// Entry of the header that is no tensor.
-const METADATA: &str = "__metadata__";
+/// Entries of the header whose names begin so are no tensors; `__metadata__` is the one in use.
+const RESERVED: &str = "__";
 
 const INVALID: Reason = Reason::Invalid { what: "safetensors header", offset: LENGTH };
 
@@ -41,13 +41,13 @@ struct Tensors {
     data_start: u64,
 }
 
-/// One entry of the header.
+/// One entry of the header. What lacks any of these is no tensor, and stays residue.
 #[derive(Deserialize)]
 struct Entry<'json> {
     #[serde(borrow)]
-    dtype: Cow<'json, str>,
-    shape: Vec<u64>,
-    data_offsets: [u64; 2],
+    dtype: Option<Cow<'json, str>>,
+    shape: Option<Vec<u64>>,
+    data_offsets: Option<[u64; 2]>,
 }
 
 impl<'json> Visitor<'json> for Tensors {
@@ -60,30 +60,44 @@ impl<'json> Visitor<'json> for Tensors {
     fn visit_map<M: MapAccess<'json>>(self, mut header: M) -> std::result::Result<Self::Value, M::Error> {
         let mut variables = Vec::new();
         while let Some(path) = header.next_key::<String>()? {
-            if path == METADATA {
+            if path.starts_with(RESERVED) {
                 header.next_value::<IgnoredAny>()?;
             } else {
-                let variable = tensor(path, header.next_value()?, self.data_start);
-                variables.push(variable.ok_or_else(|| M::Error::custom("a type or place that isn't known"))?);
+                variables.extend(tensor(path, header.next_value()?, self.data_start));
             }
         }
         Ok(variables)
     }
 }
 
-/// The variable of an entry; `None` when it doesn't follow the format.
+/// The variable of an entry; `None` when it says no place. Elements of less than a byte, and those of a type that isn't known, are
+/// the bytes that hold them.
 fn tensor(path: String, entry: Entry<'_>, data_start: u64) -> Option<Variable> {
-    let [start, end] = entry.data_offsets;
+    let ([start, end], name) = (entry.data_offsets?, entry.dtype?);
     let extent = Extent { offset: data_start.checked_add(start)?, length: end.checked_sub(start)? };
+    let shape = entry.shape?;
+    let (data_type, shape) = match data_type(&name) {
+        Some(data_type) => (data_type, shape),
+        None => (DataType::new(Kind::Opaque, 1, ByteOrder::Little), in_bytes(&name, shape, extent.length)),
+    };
     let (group, name) = split_path(path);
-    Some(Variable {
-        group,
-        name,
-        data_type: data_type(&entry.dtype)?,
-        shape: entry.shape,
-        storage: Storage::Plain,
-        extents: vec![extent],
-    })
+    Some(Variable { group, name, data_type, shape, storage: Storage::Plain, extents: vec![extent] })
+}
+
+/// The shape of a tensor in bytes: its own, if its rows are whole bytes of elements of so few bits; else flat.
+fn in_bytes(name: &str, mut shape: Vec<u64>, bytes: u64) -> Vec<u64> {
+    let bits = match name {
+        "F4" => 4,
+        "F6_E2M3" | "F6_E3M2" => 6,
+        _ => return vec![bytes],
+    };
+    let Some(row) = shape.last_mut() else { return vec![bytes] };
+    let Some(row_bits) = row.checked_mul(bits).filter(|bits| bits.is_multiple_of(8)) else {
+        return vec![bytes];
+    };
+    *row = row_bits / 8;
+    let all = shape.iter().try_fold(1_u64, |product, length| product.checked_mul(*length));
+    if all == Some(bytes) { shape } else { vec![bytes] }
 }
 
 /// Tensor names are dotted paths; the last part is the parameter, the rest the module.

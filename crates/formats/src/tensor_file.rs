@@ -8,13 +8,14 @@ use std::collections::{BTreeMap, HashSet};
 
 use stdchk_model::exact::part_mut;
 
+use crate::numpy;
 use crate::parsed::{Format, RANK_MAX};
 use crate::pickle::{self, Node, NodeId, Tree};
 use crate::reader::Reader;
-use crate::reason::{Reason, Result};
+use crate::reason::{Reason, Result, found};
 use crate::safetensors::split_path;
 use crate::variable::{ByteOrder, DataType, Extent, Kind, Storage, Variable};
-use crate::{numpy, zip};
+use crate::zip::{self, Method};
 
 type Parser = fn(&Reader<'_>) -> Result<Vec<Variable>>;
 
@@ -44,12 +45,16 @@ fn parse(reader: &Reader<'_>) -> Result<Vec<Variable>> {
     }
     archives.reverse();
     let several = archives.len() > 1;
-    let mut variables = Vec::new();
+    let (mut variables, mut unread) = (Vec::new(), None);
     for (number, archive) in archives.iter().enumerate() {
         let prefix = if several { format!("item {number}") } else { String::new() };
-        variables.extend(tensors(reader, archive, &prefix)?);
+        match tensors(reader, archive, &prefix) {
+            Ok(tensors) => variables.extend(tensors),
+            Err(reason) if reason.is_the_end() => return Err(reason),
+            Err(reason) => unread = unread.or(Some(reason)),
+        }
     }
-    Ok(variables)
+    found(variables, unread)
 }
 
 /// How one tensor views its storage, in elements.
@@ -64,14 +69,16 @@ struct View {
 
 fn tensors(reader: &Reader<'_>, archive: &zip::Archive, prefix: &str) -> Result<Vec<Variable>> {
     let pickled = archive.entries.iter().find(|entry| entry.name.ends_with("data.pkl"));
-    let Some(pickled) = pickled.filter(|entry| entry.stored) else {
+    let Some(pickled) = pickled.filter(|entry| entry.method == Method::Stored) else {
         return Err(Reason::Unsupported("an archive without a stored data.pkl"));
     };
     let order = byte_order(reader, archive)?;
     let bytes = reader.bytes("data.pkl", pickled.data.offset, pickled.data.length)?;
     let views = views(reader, &pickle::read(bytes, pickled.data.offset)?, order)?;
     let mut variables = Vec::new();
-    for entry in archive.entries.iter().filter(|entry| entry.stored && entry.data.length > 0) {
+    for entry in
+        archive.entries.iter().filter(|entry| entry.method == Method::Stored && entry.data.length > 0)
+    {
         let Some((_, key)) = entry.name.rsplit_once("/data/") else { continue };
         if let Some(views) = views.get(key) {
             reader.keep::<Variable>(prefix.len())?;

@@ -106,6 +106,49 @@ pub struct Chunks {
     pub origins: Vec<Vec<u64>>,
 }
 
+impl Chunks {
+    /// Bytes of one chunk of elements of this type; `None` when the product leaves 64 bits.
+    #[must_use]
+    pub fn bytes(&self, data_type: DataType) -> Option<u64> {
+        self.shape.iter().try_fold(u64::from(data_type.size), |product, length| product.checked_mul(*length))
+    }
+}
+
+/// One step by which HDF5 changed the bytes of a chunk before it stored them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Filter {
+    /// A zlib stream of this level.
+    Deflate(u32),
+    /// Byte 0 of all elements of so many bytes, then byte 1 of all, and so on.
+    Shuffle(u32),
+    /// A checksum of four bytes behind the others.
+    Fletcher32,
+    /// Another filter, by its registered number.
+    Other(u16),
+}
+
+/// Chunks that went through filters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Filtered {
+    /// The chunks, one per extent.
+    pub chunks: Chunks,
+    /// The filters, in the order in which they were applied.
+    pub filters: Vec<Filter>,
+    /// For each chunk a bit for every filter that it did not go through; bit 0 is the first filter.
+    pub skipped: Vec<u32>,
+}
+
+impl Filtered {
+    /// The filters that a chunk went through, in the order in which they were applied.
+    #[must_use]
+    pub fn of_chunk(&self, chunk: usize) -> Vec<Filter> {
+        let skipped = self.skipped.get(chunk).copied().unwrap_or(0);
+        let went_through = |number: usize| number >= 32 || skipped >> number & 1 == 0;
+        let numbered = self.filters.iter().copied().enumerate();
+        numbered.filter(|(number, _)| went_through(*number)).map(|(_, filter)| filter).collect()
+    }
+}
+
 /// How the extents hold the elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Storage {
@@ -115,7 +158,11 @@ pub enum Storage {
     ColumnMajor,
     /// Every extent is one chunk, row-major inside; chunks that are missing hold the fill value.
     Chunked(Chunks),
-    /// The bytes are filtered or compressed by the application: their meaning is not visible.
+    /// Every extent is one chunk, as its filters left it.
+    Filtered(Filtered),
+    /// A `.npy` file as one raw deflate stream.
+    DeflatedNpy,
+    /// The bytes are compressed by the application in a way that isn't read here.
     Encoded,
 }
 

@@ -21,11 +21,22 @@ const LOCAL_LENGTH: u64 = 30;
 /// Longest comment behind the end record.
 const COMMENT_MAX: u64 = 65_535;
 
+/// How the bytes of a member are coded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Method {
+    /// They are the member's.
+    Stored,
+    /// A raw deflate stream.
+    Deflated,
+    /// In another way, or encrypted.
+    Other,
+}
+
 /// One member of an archive.
 pub(crate) struct Entry {
     pub(crate) name: String,
-    /// Not compressed: its bytes are the member's.
-    pub(crate) stored: bool,
+    /// How its bytes are coded.
+    pub(crate) method: Method,
     /// Where its bytes lie in the file.
     pub(crate) data: Extent,
 }
@@ -56,7 +67,7 @@ pub(crate) fn entries(reader: &Reader<'_>, end: u64) -> Result<Archive> {
     let mut cursor = reader.cursor("zip directory", position, directory.length)?;
     let mut entries = Vec::new();
     for _ in 0..directory.entries {
-        entries.push(entry(reader, &mut cursor, start)?);
+        entries.extend(entry(reader, &mut cursor, start)?);
     }
     Ok(Archive { start, entries })
 }
@@ -99,9 +110,11 @@ fn directory_64(reader: &Reader<'_>, position: u64) -> Result<Option<Directory>>
     Ok(Some(Directory { entries, offset, length, end: record }))
 }
 
-fn entry(reader: &Reader<'_>, cursor: &mut Cursor, start: u64) -> Result<Entry> {
+/// The next member; none where its bytes are not where the directory says.
+fn entry(reader: &Reader<'_>, cursor: &mut Cursor, start: u64) -> Result<Option<Entry>> {
     cursor.expect(CENTRAL)?;
-    cursor.skip(6)?; // versions, flags
+    cursor.skip(4)?; // versions
+    let encrypted = cursor.u16_le()? & 1 != 0;
     let method = cursor.u16_le()?;
     cursor.skip(8)?; // time, checksum
     let (compressed, plain) = (cursor.u32_le()?, cursor.u32_le()?);
@@ -113,13 +126,22 @@ fn entry(reader: &Reader<'_>, cursor: &mut Cursor, start: u64) -> Result<Entry> 
     let extra = cursor.part("zip64 extra field", extra_length)?;
     cursor.skip(comment_length)?;
     let (length, local) = widened(extra, compressed, plain, local)?;
-    let offset =
-        start.checked_add(local).map_or_else(|| cursor.invalid(), |offset| data_offset(reader, offset))?;
+    let offset = match start.checked_add(local).map(|offset| data_offset(reader, offset)) {
+        Some(Ok(offset)) => offset,
+        Some(Err(reason)) if reason.is_the_end() => return Err(reason),
+        _ => return Ok(None),
+    };
     if offset.checked_add(length).is_none_or(|end| end > reader.size()) {
-        return Err(Reason::Truncated { what: "zip member", offset, length, size: reader.size() });
+        return Ok(None);
     }
     reader.keep::<Entry>(name.len())?;
-    Ok(Entry { name, stored: method == 0, data: Extent { offset, length } })
+    let method = match method {
+        _ if encrypted => Method::Other,
+        0 => Method::Stored,
+        8 => Method::Deflated,
+        _ => Method::Other,
+    };
+    Ok(Some(Entry { name, method, data: Extent { offset, length } }))
 }
 
 /// Length and offset, taken from the extra field where the narrow fields overflow.

@@ -13,7 +13,7 @@
 use std::path::PathBuf;
 
 use serde_json::Value;
-use stdchk_formats::{Format, Parsed, Reason, Storage, Variable, parse};
+use stdchk_formats::{Filter, Format, Parsed, Reason, Storage, Variable, parse};
 
 fn fixture(name: &str) -> Vec<u8> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);
@@ -32,7 +32,8 @@ fn stored(file: &[u8], variable: &Variable) -> Vec<Vec<u8>> {
 fn elements(file: &[u8], variable: &Variable) -> Vec<u8> {
     let pieces = stored(file, variable);
     match &variable.storage {
-        Storage::Plain | Storage::ColumnMajor | Storage::Encoded => pieces.concat(),
+        Storage::Filtered(_) | Storage::DeflatedNpy | Storage::Encoded => pieces.concat(),
+        Storage::Plain | Storage::ColumnMajor => pieces.concat(),
         Storage::Chunked(chunks) => {
             let size = variable.data_type.size as usize;
             let mut all = vec![0; usize::try_from(variable.element_bytes().unwrap()).unwrap()];
@@ -117,12 +118,27 @@ fn find<'parsed>(parsed: &'parsed Parsed, path: &str) -> Option<&'parsed Variabl
 }
 
 #[test]
-fn compressed_arrays_are_opaque_bytes() {
+fn of_compressed_arrays_it_is_told_how_they_were_compressed() {
     let old = parse(&fixture("old.h5"));
     let squeezed = find(&old, "squeezed").unwrap();
-    assert_eq!((&squeezed.storage, squeezed.extents.len()), (&Storage::Encoded, 2));
+    let Storage::Filtered(filtered) = &squeezed.storage else { panic!("{squeezed:?}") };
+    assert_eq!((filtered.filters.as_slice(), squeezed.extents.len()), (&[Filter::Deflate(4)][..], 2));
     let npz = parse(&fixture("squeezed.npz"));
-    assert_eq!(find(&npz, "first").unwrap().storage, Storage::Encoded);
+    assert_eq!(find(&npz, "first").unwrap().storage, Storage::DeflatedNpy);
+    let filtered = parse(&fixture("filtered.h5"));
+    let of = |path: &str, chunk: usize| match &find(&filtered, path).unwrap().storage {
+        Storage::Filtered(filtered) => filtered.of_chunk(chunk),
+        other => panic!("{path}: {other:?}"),
+    };
+    let (shuffle, deflate) = (Filter::Shuffle(8), Filter::Deflate(4));
+    assert_eq!(of("deflated", 1), [deflate]);
+    assert_eq!(of("shuffled", 0), [shuffle, deflate]);
+    let mut checked = of("checked", 0);
+    checked.sort_by_key(|filter| format!("{filter:?}"));
+    assert_eq!(checked, [deflate, Filter::Fletcher32, shuffle]);
+    assert_eq!(of("summed", 0), [Filter::Fletcher32]);
+    assert_eq!((of("mixed", 0), of("mixed", 1)), (vec![], vec![deflate]));
+    assert_eq!(of("other", 1), [Filter::Other(32000)]);
 }
 
 #[test]

@@ -12,8 +12,6 @@ pub enum Mode {
     /// About half as fast, and denser.
     #[default]
     Default,
-    /// As small as possible with coders that take a megabyte a second and core at least.
-    Smallest,
     /// The least time until the set is safe behind a sink of this many bytes per second and core.
     Auto(f64),
     /// The paper's choices: FPC for doubles, fpzip's predictor for floats, LZ for the rest, gzip as second pass.
@@ -22,6 +20,10 @@ pub enum Mode {
     PaperOnce,
 }
 
+/// Bytes per second and core of a sink from which on what unfolding saves is written in less time than unfolding takes: a stored byte
+/// takes some 60 ns, and a third of it is saved.
+const UNFOLDING_SPEED_MAX: f64 = 5e6;
+
 impl Mode {
     /// Bytes per second and core of the sink that the mode assumes.
     pub(super) fn sink_speed(&self) -> f64 {
@@ -29,7 +31,6 @@ impl Mode {
             Self::Fastest => 60e6,
             Self::Auto(speed) => speed.max(1.0),
             Self::Default | Self::Paper | Self::PaperOnce => 60e6,
-            Self::Smallest => 0.0,
         }
     }
 
@@ -42,22 +43,17 @@ impl Mode {
         }
     }
 
-    /// Seconds, or bytes where time is no object, that a chain costs which makes `coded` bytes of `raw` ones.
+    /// Seconds that a chain costs which makes `coded` bytes of `raw` ones.
     pub(super) fn cost(&self, steps: &[Step], coded: usize, raw: usize) -> f64 {
-        match self.sink_speed() {
-            0.0 => coded as f64,
-            speed => {
-                coded as f64 / speed + raw as f64 * chain_time(steps, coded as f64 / raw.max(1) as f64) * 1e-9
-            }
-        }
+        let time_ns = raw as f64 * chain_time(steps, coded as f64 / raw.max(1) as f64);
+        coded as f64 / self.sink_speed() + time_ns * 1e-9
     }
 
-    /// Bytes of a block that are tried; all of it where time is no object. Several chains are tried, so that a
+    /// Bytes of a block that are tried. Several chains are tried, so that a
     /// sixteenth of a small block already costs a quarter of coding it.
     pub(super) fn sample_bytes(&self, block: usize) -> usize {
         let share = (block / 16).max(4 << 10);
         match self {
-            Self::Smallest => block,
             Self::Fastest => share.min(12 << 10),
             _ => share.min(32 << 10),
         }
@@ -68,7 +64,6 @@ impl Mode {
     pub(crate) fn record_level(&self) -> i32 {
         match self {
             Self::Fastest => 1,
-            Self::Smallest => 19,
             _ => 6,
         }
     }
@@ -78,6 +73,20 @@ impl Mode {
         matches!(self, Self::Paper | Self::PaperOnce)
     }
 
+    /// Whether what repeats elsewhere is looked for in variables, too, and not only in what no parser understands.
+    pub(crate) fn searches_variables(&self) -> bool {
+        matches!(self, Self::Default | Self::Auto(_))
+    }
+
+    /// Whether compressed parts of files are unfolded, which takes some 50 ns for each of their plain bytes.
+    pub(crate) fn unfolds(&self) -> bool {
+        match self {
+            Self::Default => true,
+            Self::Auto(speed) => *speed < UNFOLDING_SPEED_MAX,
+            Self::Fastest | Self::Paper | Self::PaperOnce => false,
+        }
+    }
+
     /// Largest block of bytes that no parser understands: what repeats there is found by nothing but the search.
     pub(crate) fn opaque_block_bytes(&self) -> u64 {
         if *self == Self::Default { 8 << 20 } else { self.block_bytes() }
@@ -85,9 +94,6 @@ impl Mode {
 
     /// Largest block, in bytes: wider ones show more of the set to the coder, narrower ones are read sooner.
     pub(crate) fn block_bytes(&self) -> u64 {
-        match self {
-            Self::Smallest => 32 << 20,
-            _ => 4 << 20,
-        }
+        4 << 20
     }
 }

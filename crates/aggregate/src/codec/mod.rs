@@ -19,8 +19,10 @@ mod step;
 pub(crate) mod wide;
 
 pub(crate) use distinct::{likeness_4, likeness_8};
+pub(crate) use general::with_zstd;
 pub use lane::Lane;
 pub(crate) use planes::Repeats;
 pub(crate) use ragged::applies as records_apply;
+pub(crate) use shuffle::{shuffle, unshuffle};
 pub use step::{CodecError, Shape, Side, Step, decode, encode};
 pub(crate) use step::{gives_back, put_number, put_signed, take_number, take_signed};

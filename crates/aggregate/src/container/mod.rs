@@ -9,7 +9,7 @@ mod tables;
 
 pub use frame::{HEADER_LENGTH, Header, SectionKind, TRAILER_LENGTH, Trailer};
 pub use record::{BlockRecord, Member, MemberRanges};
-pub use tables::{End, FileEntry, Files, Index, IndexEntry, Owner};
+pub use tables::{End, FileEntry, Files, Index, IndexEntry, Owner, UnfoldedEntry};
 
 pub(crate) use frame::{find_header, hash, section};
 pub(crate) use tables::SET_ID_BITS;

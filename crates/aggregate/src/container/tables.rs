@@ -18,7 +18,7 @@ use crate::name::{bytes_of_text, text_of_bytes};
 /// One file of the set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileEntry {
-    /// Path relative to the set's folder, with `/` between its parts; bytes that are no UTF-8 as [`crate::text_of_name`] has them.
+    /// Path relative to the set's folder, with `/` between its parts, and behind it for an empty folder; bytes that are no UTF-8 as [`crate::text_of_name`] has them.
     pub name: String,
     /// Length in bytes.
     pub size: u64,
@@ -26,6 +26,14 @@ pub struct FileEntry {
     pub mode: u32,
     /// Time of the last modification, nanoseconds since 1970.
     pub modified_ns: i64,
+}
+
+impl FileEntry {
+    /// Whether it is a folder without anything in it: its name ends in `/`.
+    #[must_use]
+    pub fn is_folder(&self) -> bool {
+        self.name.ends_with('/')
+    }
 }
 
 /// Who owns a file.
@@ -49,6 +57,19 @@ pub struct Files {
     pub owners: BTreeMap<usize, Owner>,
     /// Identity of the container that holds the base set, where variables are coded against one.
     pub base: Option<[u8; HASH]>,
+    /// By position, the files that blocks hold in their unfolded form.
+    pub unfolded: BTreeMap<usize, UnfoldedEntry>,
+    /// The compressors that make their streams again, with versions.
+    pub makers: Option<String>,
+}
+
+/// The unfolded form of a file: its plain bytes, and the recipes that make the file of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnfoldedEntry {
+    /// Bytes of both.
+    pub size: u64,
+    /// Bytes of the recipes, which stand at the end.
+    pub recipes: u64,
 }
 
 /// The record as it is stored.
@@ -68,9 +89,18 @@ struct StoredFiles {
     base: Option<[u8; HASH]>,
     #[cbor(n(6), with = "minicbor::bytes")]
     owners: Option<Vec<u8>>,
+    #[cbor(n(7), with = "minicbor::bytes")]
+    unfolded: Option<Vec<u8>>,
+    #[n(8)]
+    makers: Option<String>,
 }
 
 impl Files {
+    /// Bytes that blocks hold of a file: those of its unfolded form, if it has one.
+    pub(crate) fn held_bytes(&self, position: usize, file: &FileEntry) -> u64 {
+        self.unfolded.get(&position).map_or(file.size, |unfolded| unfolded.size)
+    }
+
     /// The stored form.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
@@ -93,9 +123,15 @@ impl Files {
             let numbers = [*position as u64, u64::from(*uid), u64::from(*gid)];
             numbers.iter().for_each(|number| put_number(&mut owners, *number));
         }
+        let mut unfolded = Vec::new();
+        for (position, UnfoldedEntry { size, recipes }) in &self.unfolded {
+            [*position as u64, *size, *recipes].iter().for_each(|number| put_number(&mut unfolded, *number));
+        }
         let (count, base) = (self.files.len() as u64, self.base);
         let owners = Some(owners).filter(|owners| !owners.is_empty());
-        cbor::encode(&StoredFiles { count, names, sizes, modes, times, base, owners })
+        let unfolded = Some(unfolded).filter(|unfolded| !unfolded.is_empty());
+        let makers = self.makers.clone();
+        cbor::encode(&StoredFiles { count, names, sizes, modes, times, base, owners, unfolded, makers })
     }
 
     /// The record, if the bytes are one that is ever written.
@@ -127,8 +163,28 @@ impl Files {
             Some(column) => owners_in(column)?,
             None => BTreeMap::new(),
         };
-        Some(Self { files, owners, base: stored.base })
+        let unfolded = match &stored.unfolded {
+            Some(column) => unfolded_in(column, files.len())?,
+            None => BTreeMap::new(),
+        };
+        Some(Self { files, owners, base: stored.base, unfolded, makers: stored.makers })
     }
+}
+
+/// The unfolded forms that a column tells, of so many files.
+fn unfolded_in(mut column: &[u8], files: usize) -> Option<BTreeMap<usize, UnfoldedEntry>> {
+    let mut unfolded = BTreeMap::new();
+    while !column.is_empty() {
+        let position =
+            usize::try_from(take_number(&mut column)?).ok().filter(|position| *position < files)?;
+        let (size, recipes) = (take_number(&mut column)?, take_number(&mut column)?);
+        let entry = UnfoldedEntry { size, recipes };
+        unfolded.insert(position, entry);
+        if recipes > size {
+            return None;
+        }
+    }
+    Some(unfolded)
 }
 
 /// The owners that a column tells.
@@ -201,7 +257,15 @@ mod tests {
             entry(b"a", u64::MAX, u32::MAX, -1),
         ];
         let owners = [(1, Owner { uid: 0, gid: 17 }), (3, Owner { uid: u32::MAX, gid: 1000 })];
-        Files { files, owners: BTreeMap::from(owners), base: Some([7; HASH]) }
+        let unfolded = [(0, UnfoldedEntry { size: 1 << 41, recipes: 3 })];
+        let unfolded = BTreeMap::from(unfolded);
+        Files {
+            files,
+            owners: BTreeMap::from(owners),
+            base: Some([7; HASH]),
+            unfolded,
+            makers: Some("a 1".to_owned()),
+        }
     }
 
     #[test]
@@ -244,6 +308,8 @@ mod tests {
             times: zeros(),
             base: None,
             owners: None,
+            unfolded: None,
+            makers: None,
         };
         assert_eq!(Files::from_bytes(&cbor::encode(&stored)), None);
     }

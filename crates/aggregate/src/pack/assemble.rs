@@ -8,20 +8,19 @@ use std::iter::Peekable;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
-use stdchk_formats::{DataType, Extent};
-use stdchk_model::exact::{self, to_usize};
+use stdchk_formats::{ByteOrder, DataType, Extent};
+use stdchk_model::exact::{self, narrow, to_usize};
 
-use crate::choose::Mode;
-use crate::codec::{Shape, scratch};
+use crate::codec::{Lane, Shape, Side, Step, encode, scratch, with_zstd};
 use crate::container::{BlockRecord, Member, MemberRanges};
 use crate::error::{AggregateError, Result};
 use crate::limits::{RANGES_MAX, RANGES_PER_BLOCK};
-use crate::plan::{Group, Plan, Planned, cut, part, part_of_extents};
+use crate::plan::{Group, Plan, Planned, cut, part, part_of_extents, slab};
 use crate::source::Member as SetFile;
 use crate::unpack::BaseSet;
 
 use super::chains::{Chains, Chosen};
-use super::runs::{Look, Runs};
+use super::runs::{Look, Run, Runs};
 use super::{Packing, Resources, Watch};
 
 /// Smallest member that is looked for elsewhere, in bytes: shorter ones cost more to refer to than to repeat.
@@ -86,6 +85,72 @@ struct Seen {
     place: MemberRanges,
 }
 
+/// A range that is added piece by piece.
+struct Piece<'a> {
+    planned: &'a Planned,
+    /// Where it lies in its file.
+    extents: &'a [Extent],
+    bytes: &'a [u8],
+    /// Bytes of an element.
+    unit: usize,
+}
+
+impl Piece<'_> {
+    /// Bytes of one step along the slowest dimension.
+    fn row_bytes(&self) -> usize {
+        let steps = self.planned.shape.0.first().map_or(1, |slowest| to_usize(*slowest));
+        (self.bytes.len() / steps.max(1)).max(1)
+    }
+
+    /// The shape of a part of it: whole rows, if it begins and ends with these.
+    fn shape_of(&self, covered: Extent) -> Shape {
+        if covered.offset.is_multiple_of(self.row_bytes() as u64) {
+            return slab(&self.planned.shape, self.bytes.len() as u64, covered.length);
+        }
+        Shape(vec![covered.length / self.unit as u64])
+    }
+}
+
+/// Bytes of a run that are compressed to see whether it is shorter to tell where it stands.
+const WORTH_SAMPLE: usize = 4 << 10;
+/// Bytes that a run must be expected to take: to tell where it stands takes some sixteen, and those around it, which it cuts apart, are
+/// predicted less well.
+const WORTH_MIN: usize = 256;
+
+/// Rows along the slowest dimension that a run of a smooth field must have: behind it the prediction begins anew.
+const SMOOTH_ROWS_MIN: usize = 8;
+
+/// The part of a run of elements that is shorter to refer to than to code, if there is one: whole rows of smooth fields, and any
+/// elements of others.
+fn worth_its_place(run: &Run, piece: &Piece<'_>, data_type: Option<DataType>) -> Option<Run> {
+    let bytes = exact::part(piece.bytes, run.range.clone());
+    let sample = exact::part(bytes, ..bytes.len().min(WORTH_SAMPLE));
+    let searched = with_zstd(sample, 1, <[u8]>::len).unwrap_or(sample.len());
+    let (as_planes, as_differences) = match data_type.and_then(|known| Some((known, Lane::of(known)?))) {
+        Some((data_type, lane)) => {
+            let size = narrow(lane.size());
+            let swapped = if data_type.order == ByteOrder::Big { vec![Step::Swap(size)] } else { Vec::new() };
+            let coded = |steps: &[Step]| {
+                let chain = [swapped.as_slice(), steps].concat();
+                encode(&chain, sample, Side::default()).map_or(sample.len(), |coded| coded.len())
+            };
+            let planes = Step::Planes(size, 1);
+            (coded(std::slice::from_ref(&planes)), coded(&[Step::Difference(lane), planes]))
+        }
+        None => (sample.len(), sample.len()),
+    };
+    let least = searched.min(as_planes).min(as_differences);
+    if least.saturating_mul(bytes.len()) / sample.len().max(1) < WORTH_MIN {
+        return None;
+    }
+    let is_smooth = as_differences * 10 < searched.min(as_planes) * 9;
+    let unit = if is_smooth { piece.row_bytes() } else { 1 };
+    let (first, end) = (run.range.start.next_multiple_of(unit), run.range.end / unit * unit);
+    let skipped = (first - run.range.start) as u64;
+    let long_enough = !is_smooth || end >= first.saturating_add(SMOOTH_ROWS_MIN.saturating_mul(unit));
+    long_enough.then(|| Run { range: first..end, block: run.block, start: run.start + skipped })
+}
+
 type Pieces = Box<dyn Iterator<Item = Planned> + Send>;
 
 /// The group that is being read.
@@ -122,8 +187,8 @@ pub(super) struct Assembler<'a> {
     block_bytes: u64,
     /// The longest block of what no parser understands, where repeats are sought that lie far apart.
     opaque_bytes: u64,
-    /// Whether runs are looked for in all opaque groups, or only in those that are longer than a block.
-    searches_all: bool,
+    /// Whether runs are looked for in variables, too.
+    searches_typed: bool,
     runs: Runs,
     /// The paper's modes take a file that no parser understands as a whole.
     as_published: bool,
@@ -149,11 +214,12 @@ impl<'a> Assembler<'a> {
     ) -> Self {
         let mode = &options.mode;
         let limit = |likes| resources.block_bytes(likes, options);
-        let opaque = plan.groups.iter().filter(|group| group.opaque).map(Group::bytes).sum();
+        let is_searched = |group: &&Group| group.opaque || mode.searches_variables();
+        let searched = plan.groups.iter().filter(is_searched).map(Group::bytes).sum();
         Self {
             files,
-            searches_all: *mode != Mode::Smallest,
-            runs: Runs::new(opaque, options.settled_budget() / RUNS_SHARE),
+            searches_typed: mode.searches_variables(),
+            runs: Runs::new(searched, options.settled_budget() / RUNS_SHARE),
             as_published: mode.is_published(),
             groups: plan.groups.into(),
             rests: plan.rests,
@@ -183,7 +249,8 @@ impl<'a> Assembler<'a> {
         let Some(mut group) = self.current.take().or_else(|| self.next_group()) else { return Ok(None) };
         let mut block = self.start(&group);
         while let Some(member) = group.members.next_if(|member| self.has_room(&block, member)) {
-            let length = member.member.place.length();
+            let file = exact::part(self.files, member.member.file as usize);
+            let length = file.bytes_behind(member.member.place.length());
             self.add(&mut block, member)?;
             if !watch(length) {
                 return Err(AggregateError::Stopped);
@@ -230,7 +297,7 @@ impl<'a> Assembler<'a> {
         self.next_number += 1;
         let raw = scratch::empty(to_usize(group.bytes.min(self.limit(group.opaque))));
         let (data_type, opaque) = (group.data_type, group.opaque);
-        let searched = opaque && (self.searches_all || group.bytes > self.limit(opaque));
+        let searched = opaque;
         RawBlock {
             record,
             raw,
@@ -244,21 +311,32 @@ impl<'a> Assembler<'a> {
     }
 
     fn add(&mut self, block: &mut RawBlock, planned: Planned) -> Result<()> {
-        let few = self.ranges < PIECES_MAX;
-        if block.searched && few && planned.member.place.length() >= SEARCHED_MIN {
-            return self.add_without_runs(block, &planned.member);
+        let searched = self.ranges < PIECES_MAX && planned.member.place.length() >= SEARCHED_MIN;
+        if block.searched && searched {
+            let mut bytes = scratch::empty(to_usize(planned.member.place.length()));
+            self.read(planned.member.file, &planned.member.place, &mut bytes)?;
+            return self.add_without_runs(block, &planned, bytes);
         }
         let start = block.raw.len();
         self.read(planned.member.file, &planned.member.place, &mut block.raw)?;
-        self.add_read(block, planned, start)
+        if !(self.searches_typed && searched && block.data_type.is_some()) {
+            return self.add_read(block, planned, start);
+        }
+        let at = (block.record.number, start as u64);
+        let seen = self.seen_before(exact::part(&block.raw, start..), at, &planned.member)?;
+        if seen.is_some() {
+            return self.add_seen(block, planned, start, seen);
+        }
+        let bytes = block.raw.split_off(start);
+        self.add_without_runs(block, &planned, bytes)
     }
 
-    /// Adds a range; of runs that stand in some block it tells only where that is.
-    fn add_without_runs(&mut self, block: &mut RawBlock, whole: &Member) -> Result<()> {
-        let mut bytes = scratch::empty(to_usize(whole.place.length()));
-        self.read(whole.file, &whole.place, &mut bytes)?;
+    /// Adds a range, whose bytes these are; of runs that stand in some block it tells only where that is.
+    fn add_without_runs(&mut self, block: &mut RawBlock, planned: &Planned, bytes: Vec<u8>) -> Result<()> {
+        let whole = &planned.member;
         let unit = block.data_type.map_or(1, |data_type| data_type.size.max(1) as usize);
         let extents = self.extents(whole.file, &whole.place);
+        let piece = Piece { planned, extents: &extents, bytes: &bytes, unit };
         let files = self.files;
         let mut read = |file: u32, extent: Extent, buffer: &mut Vec<u8>| read(files, file, &[extent], buffer);
         // Bytes up to here were added; those up to the end of the last extent were looked at.
@@ -270,55 +348,74 @@ impl<'a> Assembler<'a> {
                 let (number, start) = (block.record.number, block.raw.len() as u64);
                 let within = within.clone();
                 let look = Look { bytes: &bytes, within, pending: added, block: number, start, unit };
-                let Some(run) = self.runs.next(&look, from, &mut read)? else { break };
-                self.add_new(block, whole, &extents, &bytes, added..run.range.start, unit)?;
+                let run = match block.opaque {
+                    true => self.runs.next(&look, from, &mut read)?,
+                    false => self.runs.next_of_elements(&look, from, &mut read)?,
+                };
+                let Some(mut run) = run else { break };
+                from = run.range.end;
+                if !block.opaque {
+                    let Some(worth) = worth_its_place(&run, &piece, block.data_type) else {
+                        self.runs.in_vain();
+                        continue;
+                    };
+                    run = worth;
+                }
+                self.runs.found();
+                self.add_new(block, &piece, added..run.range.start)?;
                 let member = Member { place: part(&whole.place, extent_of(&run.range)), ..whole.clone() };
                 self.repeated_bytes += run.range.len() as u64;
                 self.add_member(block, Member { same_as: Some((run.block, run.start)), ..member })?;
-                (added, from) = (run.range.end, run.range.end);
+                added = run.range.end;
             }
             looked_at = within.end;
         }
-        let end = bytes.len();
-        self.add_new(block, whole, &extents, &bytes, added..end, unit)?;
+        self.add_new(block, &piece, added..bytes.len())?;
         scratch::give_back(bytes);
         Ok(())
     }
 
     /// Adds a part of a range that is nowhere else, and remembers where in its file that lies.
-    fn add_new(
-        &mut self,
-        block: &mut RawBlock,
-        whole: &Member,
-        extents: &[Extent],
-        bytes: &[u8],
-        range: Range<usize>,
-        unit: usize,
-    ) -> Result<()> {
+    fn add_new(&mut self, block: &mut RawBlock, piece: &Piece<'_>, range: Range<usize>) -> Result<()> {
         let (start, covered) = (block.raw.len(), extent_of(&range));
         if range.is_empty() {
             return Ok(());
         }
-        block.raw.extend_from_slice(exact::part(bytes, range));
+        let whole = &piece.planned.member;
+        block.raw.extend_from_slice(exact::part(piece.bytes, range));
         let mut held = start as u64;
-        for extent in part_of_extents(extents, covered) {
+        for extent in part_of_extents(piece.extents, covered) {
             self.runs.hold(block.record.number, held, whole.file, extent);
             held += extent.length;
         }
         let mut member = Member { place: part(&whole.place, covered), ..whole.clone() };
         member.base_file = self.append_base(member.file, &member.place, start, &mut block.base)?;
-        block.record.shapes.push(Shape(vec![covered.length / unit as u64]));
+        block.record.shapes.push(piece.shape_of(covered));
         self.add_member(block, member)
     }
 
     /// Adds a member whose bytes stand in the block from `start` on.
     fn add_read(&mut self, block: &mut RawBlock, planned: Planned, start: usize) -> Result<()> {
-        let Planned { mut member, shape } = planned;
-        assert_eq!((block.raw.len() - start) as u64, member.place.length(), "all of the member was read");
         let bytes = exact::part(&block.raw, start..);
-        member.same_as = self.seen_before(bytes, (block.record.number, start as u64), &member)?;
+        let at = (block.record.number, start as u64);
+        let seen = self.seen_before(bytes, at, &planned.member)?;
+        self.add_seen(block, planned, start, seen)
+    }
+
+    /// Adds a member whose bytes stand in the block from `start` on, and elsewhere if they were seen.
+    fn add_seen(
+        &mut self,
+        block: &mut RawBlock,
+        planned: Planned,
+        start: usize,
+        seen: Option<(u64, u64)>,
+    ) -> Result<()> {
+        let Planned { mut member, shape } = planned;
+        let length = block.raw.len() - start;
+        assert_eq!(length as u64, member.place.length(), "all of the member was read");
+        member.same_as = seen;
         if member.same_as.is_some() {
-            self.repeated_bytes += bytes.len() as u64;
+            self.repeated_bytes += length as u64;
             block.raw.truncate(start);
         } else {
             member.base_file = self.append_base(member.file, &member.place, start, &mut block.base)?;
@@ -394,7 +491,12 @@ impl<'a> Assembler<'a> {
     ) -> Result<Option<u32>> {
         let Some(base) = self.base.filter(|_| buffer.len() == start) else { return Ok(None) };
         let MemberRanges::Extents(extents) = place else { return Ok(None) };
-        let entry = &exact::part(self.files, file as usize).entry;
+        let member = exact::part(self.files, file as usize);
+        // A base is read as its files are, and not in their unfolded form.
+        if member.unfolded().is_some() {
+            return Ok(None);
+        }
+        let entry = &member.entry;
         let Some(base_file) = base.counterpart(file as usize, &entry.name, entry.size) else {
             return Ok(None);
         };

@@ -23,6 +23,10 @@ const RATE_BITS_MIN: u32 = 7;
 const STEP: usize = 8;
 /// Bytes that are passed over together where all of them are zeros: the search in their block takes these for nothing.
 const ZEROS: usize = 4 << 10;
+/// Bytes of a word, of which elements are made.
+const WORD: usize = 8;
+/// Of elements one word in so many is marked, as a power of two, where one place in `1 << RATE_BITS_MIN` is.
+const WORD_RATE_BITS: u32 = 5;
 /// Bits of the hash that a mark keeps.
 const TAG_BITS: u32 = 24;
 /// Bytes that are compared backwards at most.
@@ -146,12 +150,55 @@ impl Runs {
             }
             self.passed = 0;
             if let Some(run) = self.run_at(look, here, before, &mut *read)? {
-                self.vain = 0;
+                self.found();
                 return Ok(Some(run));
             }
-            self.vain = (self.vain + 1).min(VAIN_MAX);
+            self.in_vain();
         }
         Ok(None)
+    }
+
+    /// The next run of elements, at `from` or behind it. Slices of an array begin with an element, so only whole words are looked at, for a
+    /// tenth of the time that the hash over all places takes.
+    pub(super) fn next_of_elements(
+        &mut self,
+        look: &Look<'_>,
+        from: usize,
+        read: Read<'_>,
+    ) -> Result<Option<Run>> {
+        if self.table.is_empty() {
+            self.table = vec![0; 1 << self.slot_bits];
+        }
+        let begin = from.max(look.within.start).next_multiple_of(WORD).min(look.within.end);
+        let words = part(look.bytes, begin..look.within.end).as_chunks::<WORD>().0;
+        let bound = 1 << (u64::BITS - WORD_RATE_BITS - (self.rate_bits - RATE_BITS_MIN));
+        let mut seen = 0;
+        while let Some((found, hash)) = marked_words(part(words, seen..), bound) {
+            seen += found + 1;
+            let here = begin + (seen + 1) * WORD;
+            let place = self.held + (here - look.pending) as u64;
+            let Some(before) = self.mark(hash, place) else { continue };
+            self.passed += 1;
+            if self.passed <= self.vain / VAIN {
+                continue;
+            }
+            self.passed = 0;
+            if let Some(run) = self.run_at(look, here, before, &mut *read)? {
+                return Ok(Some(run));
+            }
+            self.in_vain();
+        }
+        Ok(None)
+    }
+
+    /// Notes that a place was compared, or a run was found, for nothing.
+    pub(super) fn in_vain(&mut self) {
+        self.vain = (self.vain + 1).min(VAIN_MAX);
+    }
+
+    /// Notes that a run was found that is left out.
+    pub(super) fn found(&mut self) {
+        self.vain = 0;
     }
 
     fn rolled(&self, hash: u64, byte: u8) -> u64 {
@@ -259,6 +306,17 @@ impl Runs {
         }
         Ok(whole(look, here - back..here + forth, origin.block, origin.start + skip - back as u64))
     }
+}
+
+/// The first two words that are marked, which aren't the same, and their hash.
+fn marked_words(words: &[[u8; WORD]], bound: u64) -> Option<(usize, u64)> {
+    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+    let hash = |pair: &[[u8; WORD]; 2]| {
+        let [one, other] = pair.map(u64::from_le_bytes);
+        ((one ^ other.rotate_left(23)).wrapping_mul(FACTOR), one == other)
+    };
+    let mut hashes = words.array_windows().map(hash).enumerate();
+    hashes.find(|(_, (hash, same))| *hash < bound && !same).map(|(at, (hash, _))| (at, hash))
 }
 
 /// The whole units of a run, if these are enough.

@@ -74,7 +74,9 @@ impl BaseSet {
         let pattern = without_numbers(name);
         let files = &self.container.files.files;
         let fits = |index: usize| {
-            files.get(index).is_some_and(|file| file.size == size && without_numbers(&file.name) == pattern)
+            let as_is = !self.container.files.unfolded.contains_key(&index);
+            let file = files.get(index).filter(|file| as_is && file.size == size);
+            file.is_some_and(|file| without_numbers(&file.name) == pattern)
         };
         let only = || {
             let mut fitting = (0..files.len()).filter(|index| fits(*index));

@@ -7,6 +7,7 @@ use std::collections::HashSet;
 use super::map::{BlockSlice, covers};
 use super::{Container, Unpacked, Unpacking};
 use crate::codec::scratch;
+use crate::container::FileEntry;
 use crate::error::{AggregateError, Result};
 use crate::parallel::in_parallel;
 
@@ -30,6 +31,17 @@ impl Container {
         })?;
         let mut damaged: HashSet<usize> = unreadable.into_iter().flatten().collect();
         damaged.extend(self.files_with_gaps());
+        let unfolded = self.files.unfolded.keys().copied();
+        let unfolded: Vec<usize> = unfolded.filter(|file| wanted(file) && !damaged.contains(file)).collect();
+        let threads = self.folding_threads(self.longest_stream(&unfolded), options.budget(), options.threads);
+        let unmade = in_parallel(&unfolded, threads, |_, file| {
+            let lost = match self.check_folding(*file) {
+                Err(error @ AggregateError::Io { .. }) => return Err(error),
+                outcome => outcome.err().map(|_| *file),
+            };
+            if (options.watch)(0) { Ok(lost) } else { Err(AggregateError::Stopped) }
+        })?;
+        damaged.extend(unmade.into_iter().flatten());
         self.tally(|file| wanted(&file), |file| damaged.contains(&file))
     }
 
@@ -48,7 +60,10 @@ impl Container {
     /// Files of which some bytes are in no block.
     pub(super) fn files_with_gaps(&self) -> impl Iterator<Item = usize> {
         let files = self.files.files.iter().zip(&self.maps).enumerate();
-        files.filter(|(_, (file, map))| !covers(map, file.size)).map(|(number, _)| number)
+        let has_gaps = |number: usize, file: &FileEntry, map: &[BlockSlice]| {
+            !covers(map, self.files.held_bytes(number, file))
+        };
+        files.filter(move |(number, (file, map))| has_gaps(*number, file, map)).map(|(number, _)| number)
     }
 
     /// The files that count, and their bytes.
@@ -60,7 +75,7 @@ impl Container {
         let (damaged, intact): (Vec<_>, Vec<_>) = counted.partition(|(file, _)| is_damaged(*file));
         let bytes = intact.iter().fold(0_u64, |sum, (_, file)| sum.saturating_add(file.size));
         let damaged = damaged.iter().map(|(_, file)| file.name.clone()).collect::<Vec<_>>();
-        let intact = intact.len() as u64;
+        let intact = intact.iter().filter(|(_, file)| !file.is_folder()).count() as u64;
         if damaged.is_empty() {
             Ok(Unpacked { files: intact, bytes })
         } else {

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use stdchk_formats::Source;
+use stdchk_formats::{Extent, Source};
 use stdchk_model::exact::to_usize;
 
 use super::map::BlockSlice;
@@ -93,13 +93,46 @@ impl Container {
             return Err(self.lost(file, 0));
         }
         let mut work: Vec<(u64, Vec<(usize, BlockSlice)>)> = self.pieces_by_block().into_iter().collect();
-        work.iter_mut().for_each(|(_, pieces)| pieces.retain(|(file, _)| wanted(*file)));
+        let as_is = |file: usize| wanted(file) && !self.is_unfolded(file);
+        work.iter_mut().for_each(|(_, pieces)| pieces.retain(|(file, _)| as_is(*file)));
         work.retain(|(_, pieces)| !pieces.is_empty());
         let budget = if options.budget == 0 { BUDGET_DEFAULT } else { options.budget };
+        let unfolded: Vec<usize> = self.files.unfolded.keys().copied().filter(|file| wanted(*file)).collect();
+        let threads = self.folding_threads(self.longest_stream(&unfolded), budget, options.threads);
+        in_parallel(&unfolded, threads, |_, file| self.compare_unfolded(*file, open, options))?;
         in_parallel(&work, self.threads(budget, options.threads), |_, (block, pieces)| {
             self.compare_block(*block, pieces, open)?;
             if (options.watch)(0) { Ok(()) } else { Err(AggregateError::Stopped) }
         })?;
+        Ok(())
+    }
+
+    /// Compares a file that blocks hold unfolded with what it is when it is folded.
+    fn compare_unfolded(&self, file: usize, open: Opener<'_>, options: &Packing<'_>) -> Result<()> {
+        /// Bytes that are compared at once.
+        const STEP: u64 = 1 << 20;
+        let source = open(file)?;
+        let entry = self.files.files.get(file);
+        let (name, size) = entry.map_or(("?", 0), |entry| (entry.name.as_str(), entry.size));
+        let changed = || AggregateError::Changed { path: name.into() };
+        let (mut raw, mut ours, mut offset) = (Vec::new(), Vec::new(), 0);
+        while offset < size {
+            let length = STEP.min(size - offset);
+            ours.clear();
+            self.read(file, Extent { offset, length }, &mut ours)?;
+            raw.resize(to_usize(length), 0);
+            source.read_at(offset, &mut raw).map_err(|error| match error.kind() {
+                std::io::ErrorKind::UnexpectedEof => changed(),
+                _ => AggregateError::Io { action: "read", path: name.into(), source: error },
+            })?;
+            if raw != ours {
+                return Err(changed());
+            }
+            if !(options.watch)(0) {
+                return Err(AggregateError::Stopped);
+            }
+            offset += length;
+        }
         Ok(())
     }
 

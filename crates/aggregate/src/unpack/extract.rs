@@ -9,7 +9,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use stdchk_formats::{Extent, Format, Parsed, Reason, Source, Variable, parse};
+use stdchk_formats::{Extent, Format, Parsed, Reason, Source, Storage, Variable, parse};
 use stdchk_model::exact::part;
 
 use super::Container;
@@ -19,6 +19,7 @@ use crate::error::{AggregateError, Result};
 use crate::limits::EXTRACT_RATIO_MAX;
 use crate::new_file::{NewFile, folder_of, sync_folder};
 use crate::npy::npy;
+use crate::unfold::Coding;
 
 /// A file as `list` shows it.
 #[derive(Clone, Debug)]
@@ -106,7 +107,10 @@ impl Container {
                     parsed.variables.iter().map(|variable| self.listed(number, variable)).collect();
                 let unreadable = matches!(parsed.reason, Some(Reason::Unreadable { .. }));
                 let damaged = unreadable || gaps.contains(&number);
-                let reason = parsed.reason.map(|reason| reason.to_string());
+                let reason = match entry.is_folder() {
+                    true => Some("empty folder".to_owned()),
+                    false => parsed.reason.map(|reason| reason.to_string()),
+                };
                 Ok(ListedFile {
                     name: entry.name.clone(),
                     size: entry.size,
@@ -120,7 +124,7 @@ impl Container {
     }
 
     fn listed(&self, file: usize, variable: &Variable) -> ListedVariable {
-        let first = variable.extents.first().map_or(0, |extent| extent.offset);
+        let first = variable.extents.first().map_or(0, |extent| self.held_offset(file, extent.offset));
         let map = part(&self.maps, file);
         let piece = map.get(map.partition_point(|piece| piece.file.end() <= first));
         let block = piece.and_then(|piece| self.blocks.get(&piece.block));
@@ -157,9 +161,45 @@ impl Container {
                 format!("'{path}' claims over {most} bytes of elements, nearly all of them never written");
             return Err(AggregateError::Invalid(detail));
         }
+        let refuse = |what: &str| {
+            let detail =
+                format!("'{path}' of {file} is {what}: its values can't be given, unpack the file itself");
+            AggregateError::Invalid(detail)
+        };
         let mut stored = Vec::new();
-        variable.extents.iter().try_for_each(|extent| self.read(number, *extent, &mut stored))?;
-        Ok(npy(variable, &stored))
+        let mut plain = Vec::new();
+        for (chunk, extent) in variable.extents.iter().enumerate() {
+            stored.clear();
+            self.read(number, *extent, &mut stored)?;
+            match &variable.storage {
+                Storage::Plain | Storage::ColumnMajor | Storage::Chunked(_) => {
+                    plain.extend_from_slice(&stored)
+                }
+                Storage::Encoded => return Err(refuse("compressed in a way that isn't read here")),
+                Storage::DeflatedNpy => {
+                    let undone = Coding::deflated().undone(&stored);
+                    plain.extend(undone.ok_or_else(|| refuse("no whole stream"))?);
+                }
+                Storage::Filtered(filtered) => {
+                    let coding = Coding::of_filters(&filtered.of_chunk(chunk));
+                    let coding = coding.ok_or_else(|| refuse("filtered in a way that isn't read here"))?;
+                    let undone = coding.undone(&stored).ok_or_else(|| refuse("damaged"))?;
+                    if Some(undone.len() as u64) != filtered.chunks.bytes(variable.data_type) {
+                        return Err(refuse("of chunks of another length than they should have"));
+                    }
+                    plain.extend(undone);
+                }
+            }
+        }
+        Ok(match &variable.storage {
+            // It is a whole `.npy` file.
+            Storage::DeflatedNpy => plain,
+            Storage::Filtered(filtered) => {
+                let storage = Storage::Chunked(filtered.chunks.clone());
+                npy(&Variable { storage, ..variable.clone() }, &plain)
+            }
+            _ => npy(variable, &plain),
+        })
     }
 
     /// Writes one variable to `output` as `.npy`, in a folder that is made if it is missing; the number of bytes.

@@ -44,8 +44,10 @@ pub(super) fn maps(files: &Files, blocks: &BTreeMap<u64, Block>) -> Vec<Vec<Bloc
             put(map, extents, member.block, member.start);
         }
     }
-    let sizes = files.files.iter().map(|file| file.size);
-    let rests: Vec<Vec<Extent>> = sizes.zip(held).map(|(size, held)| complement(size, held)).collect();
+    let sizes: Vec<u64> =
+        files.files.iter().enumerate().map(|(position, file)| files.held_bytes(position, file)).collect();
+    let rests: Vec<Vec<Extent>> =
+        sizes.iter().copied().zip(held).map(|(size, held)| complement(size, held)).collect();
     let mut in_rests: Vec<Vec<BlockSlice>> = vec![Vec::new(); files.files.len()];
     for member in &located {
         if let (MemberRanges::Rest(range), Some(in_rest)) = (member.place, in_rests.get_mut(member.file)) {
@@ -60,8 +62,8 @@ pub(super) fn maps(files: &Files, blocks: &BTreeMap<u64, Block>) -> Vec<Vec<Bloc
             map.extend(laid_over(rest, &in_rest));
         }
     }
-    for (map, file) in maps.iter_mut().zip(&files.files) {
-        tidy(map, file.size);
+    for (map, size) in maps.iter_mut().zip(&sizes) {
+        tidy(map, *size);
     }
     assert_eq!(maps.len(), files.files.len(), "every file has a map, be it an empty one");
     maps

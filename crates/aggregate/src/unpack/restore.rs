@@ -6,11 +6,12 @@
 //! file needs are not read; blocks of zeros become holes.
 
 use std::collections::{BTreeMap, HashSet};
-use std::fs;
+use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use stdchk_formats::Extent;
 use stdchk_model::exact::{part, part_mut, to_usize};
 
 use super::map::{BlockSlice, covers};
@@ -19,11 +20,13 @@ use crate::at_work::AtWork;
 use crate::codec::scratch;
 use crate::container::{FileEntry, Owner};
 use crate::error::{AggregateError, Result};
-use crate::limits::{BUDGET_DEFAULT, BUDGET_MIN, BUFFERS_PER_BLOCK, OPEN_MAX};
+use crate::limits::{BUDGET_DEFAULT, BUDGET_MIN, BUFFERS_PER_BLOCK, OPEN_MAX, RECIPES_MAX};
 use crate::name::name_of_text;
-use crate::new_file::{NewFile, folder_of, sync_folder};
+use crate::new_file::{NewFile, become_as, folder_of, sync_folder};
 use crate::pack::Watch;
 use crate::parallel::in_parallel;
+use crate::source::scaled;
+use crate::unfold::{Part, Unfolded};
 
 /// How to unpack.
 pub struct Unpacking<'a> {
@@ -67,6 +70,9 @@ struct Target<'container> {
     /// Position in the container.
     file: usize,
     entry: &'container FileEntry,
+    /// Bytes that blocks hold of it, and whether these are its unfolded form.
+    held_bytes: u64,
+    is_unfolded: bool,
     owner: Option<Owner>,
     path: PathBuf,
     state: Mutex<State>,
@@ -79,10 +85,38 @@ enum State {
     Memory(Vec<u8>, u64),
     /// Written at offsets, with the bytes that are still missing.
     Disk(NewFile, u64),
+    /// All of its unfolded form has arrived.
+    Unfolded(Arrived),
+    /// Whole, but not made durable yet.
+    Written(NewFile),
     Done,
     Damaged,
     /// Something else has its name, or that of its folder.
     Blocked,
+}
+
+/// Where the unfolded form of a file is put together.
+enum Arrived {
+    Memory(Vec<u8>),
+    Disk(NewFile),
+}
+
+/// A file that has arrived unfolded.
+struct Foldable {
+    arrived: Arrived,
+    recipes: Unfolded,
+}
+
+impl Arrived {
+    fn append(&self, range: Extent, buffer: &mut Vec<u8>) -> Result<()> {
+        match self {
+            Self::Memory(bytes) => {
+                buffer.extend_from_slice(slice(bytes, range.offset, range.length));
+                Ok(())
+            }
+            Self::Disk(file) => file.append_range(range.offset, to_usize(range.length), buffer),
+        }
+    }
 }
 
 /// Where arriving bytes are put together.
@@ -111,7 +145,7 @@ impl Container {
         let targets = self.targets(folder, options.names)?;
         let _at_work = AtWork::begin(folder, targets.iter().map(|target| target.path.as_path()));
         let budget = options.budget();
-        let total = targets.iter().fold(0_u64, |sum, target| sum.saturating_add(target.entry.size));
+        let total = targets.iter().fold(0_u64, |sum, target| sum.saturating_add(target.held_bytes));
         let pieces: usize =
             targets.iter().filter_map(|target| self.maps.get(target.file)).map(Vec::len).sum();
         let scattered = total / (pieces as u64).max(1) < PIECE_MIN;
@@ -120,10 +154,15 @@ impl Container {
             ..=OPEN_MAX => Assembly::OpenFiles,
             _ => Assembly::ClosedFiles,
         };
+        for target in targets.iter().filter(|target| target.held_bytes == 0) {
+            target.take(&[], &[], Assembly::Memory)?;
+        }
         let deliveries: Vec<_> = self.deliveries(&targets).into_iter().collect();
         in_parallel(&deliveries, self.threads(budget, options.threads), |_, (block, deliveries)| {
             self.deliver(*block, deliveries, &targets, assembly, options.watch)
         })?;
+        self.fold_all(&targets, options)?;
+        sync_written(&targets)?;
         settle(targets)
     }
 
@@ -140,7 +179,7 @@ impl Container {
     fn targets(&self, folder: &Path, names: &[String]) -> Result<Vec<Target<'_>>> {
         let wanted = names.iter().map(|name| self.position(name)).collect::<Result<HashSet<_>>>()?;
         let mut paths = HashSet::new();
-        let mut targets = Vec::new();
+        let mut targets: Vec<Target<'_>> = Vec::new();
         for (file, (entry, map)) in self.files.files.iter().zip(&self.maps).enumerate() {
             if !names.is_empty() && !wanted.contains(&file) {
                 continue;
@@ -149,12 +188,14 @@ impl Container {
             if !paths.insert(path.clone()) {
                 return Err(AggregateError::Invalid(format!("two files are called '{}'", entry.name)));
             }
-            let state = if covers(map, entry.size) { State::Waiting } else { State::Damaged };
+            let (held_bytes, is_unfolded) = (self.held_bytes(file), self.is_unfolded(file));
+            let state = if covers(map, held_bytes) { State::Waiting } else { State::Damaged };
             let owner = self.files.owners.get(&file).copied();
-            targets.push(Target { file, entry, owner, path, state: Mutex::new(state) });
+            let state = Mutex::new(state);
+            targets.push(Target { file, entry, held_bytes, is_unfolded, owner, path, state });
         }
         fs::create_dir_all(folder).map_err(AggregateError::io("create", folder))?;
-        let folders: HashSet<&Path> = targets.iter().map(|target| folder_of(&target.path)).collect();
+        let folders: HashSet<&Path> = targets.iter().map(Target::folder).collect();
         let mut blocked = HashSet::new();
         for folder in folders {
             match fs::create_dir_all(folder) {
@@ -164,12 +205,92 @@ impl Container {
                 other => other.map_err(AggregateError::io("create", folder))?,
             }
         }
-        let has_place = |path: &Path| !blocked.contains(folder_of(path)) && !is_folder(path);
-        targets
-            .iter()
-            .filter(|target| !has_place(&target.path))
-            .for_each(|target| target.end(State::Blocked));
+        let has_place = |target: &Target<'_>| {
+            let taken = is_folder(&target.path) && !target.entry.is_folder();
+            !blocked.contains(target.folder()) && !taken
+        };
+        targets.iter().filter(|target| !has_place(target)).for_each(|target| target.end(State::Blocked));
         Ok(targets)
+    }
+
+    /// Folds the files that have arrived unfolded: several at one time, or the streams of one by several threads.
+    fn fold_all(&self, targets: &[Target<'_>], options: &Unpacking<'_>) -> Result<()> {
+        let arrived: Vec<&Target<'_>> =
+            targets.iter().filter(|target| matches!(*target.state(), State::Unfolded(_))).collect();
+        let read = arrived.into_iter().map(|target| Ok((target, self.take_arrived(target)?)));
+        let read: Vec<_> = read.collect::<Result<_>>()?;
+        let foldable: Vec<(&Target<'_>, Foldable)> =
+            read.into_iter().filter_map(|(target, foldable)| Some((target, foldable?))).collect();
+        let longest = foldable.iter().map(|(_, foldable)| foldable.recipes.longest()).fold(0, u64::max);
+        let threads = self.folding_threads(longest, options.budget(), options.threads);
+        let at_once = threads.min(foldable.len()).max(1);
+        let threads_of_each = threads / at_once;
+        in_parallel(&foldable, at_once, |_, (target, foldable)| {
+            self.fold(target, foldable, threads_of_each, options.watch)
+        })?;
+        Ok(())
+    }
+
+    /// The unfolded form of a file that has arrived, and its recipes; none, and the file is damaged, where these can't be read.
+    fn take_arrived(&self, target: &Target<'_>) -> Result<Option<Foldable>> {
+        let State::Unfolded(arrived) = std::mem::replace(&mut *target.state(), State::Damaged) else {
+            unreachable!("only files that have arrived unfolded are folded")
+        };
+        let Some(entry) = self.files.unfolded.get(&target.file) else { return Ok(None) };
+        let plain = entry.size.checked_sub(entry.recipes).filter(|_| entry.recipes <= RECIPES_MAX);
+        let Some(offset) = plain else { return Ok(None) };
+        let mut recipes = Vec::new();
+        arrived.append(Extent { offset, length: entry.recipes }, &mut recipes)?;
+        let recipes = self.recipes_in(target.file, *entry, &recipes).ok();
+        Ok(recipes.map(|recipes| Foldable { arrived, recipes }))
+    }
+
+    /// Folds a file; one whose streams aren't made again stays damaged.
+    fn fold(&self, target: &Target<'_>, foldable: &Foldable, threads: usize, watch: Watch<'_>) -> Result<()> {
+        let Foldable { arrived, recipes } = foldable;
+        let folded = NewFile::start(&target.path, PRIVATE)?;
+        let parts: Vec<Part> =
+            recipes.parts_of_file(Extent { offset: 0, length: target.entry.size }).collect();
+        let made = in_parallel(&parts, threads, |_, part| {
+            let made = self.write_part(target.file, recipes, part, arrived, &folded)?;
+            if watch(0) { Ok(made) } else { Err(AggregateError::Stopped) }
+        })?;
+        if made.contains(&false) {
+            return Ok(());
+        }
+        let written = target.written(folded)?;
+        target.end(written);
+        Ok(())
+    }
+
+    /// Writes a part of a file that arrived unfolded; says whether it is made again.
+    fn write_part(
+        &self,
+        file: usize,
+        recipes: &Unfolded,
+        part: &Part,
+        arrived: &Arrived,
+        folded: &NewFile,
+    ) -> Result<bool> {
+        let mut bytes = scratch::empty(to_usize(part.unfolded.length.min(WRITTEN_AT_ONCE)));
+        let Some(number) = part.stream else {
+            let mut done = 0;
+            while done < part.file.length {
+                let length = WRITTEN_AT_ONCE.min(part.file.length - done);
+                bytes.clear();
+                arrived.append(Extent { offset: part.unfolded.offset + done, length }, &mut bytes)?;
+                folded.write_around_zeros(&bytes, part.file.offset + done)?;
+                done += length;
+            }
+            scratch::give_back(bytes);
+            return Ok(true);
+        };
+        arrived.append(part.unfolded, &mut bytes)?;
+        let Some(stream) = recipes.streams.get(number) else { return Ok(false) };
+        let Ok(stored) = self.folded(file, stream, &bytes) else { return Ok(false) };
+        scratch::give_back(bytes);
+        folded.write_at(&stored, part.file.offset)?;
+        Ok(true)
     }
 
     /// For every block that is needed, the pieces that it delivers, file by file.
@@ -206,7 +327,8 @@ impl Container {
                 Some(block) => target.take(block, pieces, assembly)?,
                 None => target.end(State::Damaged),
             }
-            if !watch(pieces.iter().map(|piece| piece.file.length).sum()) {
+            let arrived = pieces.iter().map(|piece| piece.file.length).sum();
+            if !watch(scaled(arrived, target.entry.size, target.held_bytes)) {
                 return Err(AggregateError::Stopped);
             }
         }
@@ -215,16 +337,36 @@ impl Container {
     }
 }
 
+/// Files that are made durable at one time: each waits for the disk, which takes what several threads wait for together.
+const SYNCED_AT_ONCE: usize = 8;
+
+/// Makes the small files durable, and lets them appear. One after the other, each would wait for the disk by itself.
+fn sync_written(targets: &[Target<'_>]) -> Result<()> {
+    let written: Vec<&Target<'_>> =
+        targets.iter().filter(|target| matches!(*target.state(), State::Written(_))).collect();
+    in_parallel(&written, SYNCED_AT_ONCE, |_, target| {
+        let mut state = target.state();
+        let State::Written(file) = std::mem::replace(&mut *state, State::Done) else {
+            unreachable!("only files that were written are made durable")
+        };
+        file.finish()
+    })?;
+    Ok(())
+}
+
 /// Completes the files that hold no bytes, makes names durable, and reports the files that were not completed.
 fn settle(targets: Vec<Target<'_>>) -> Result<Unpacked> {
     let (mut damaged, mut blocked) = (Vec::new(), Vec::new());
     let mut unpacked = Unpacked { files: 0, bytes: 0 };
     let mut folders = HashSet::new();
     for target in targets {
-        if target.entry.size == 0 {
-            target.take(&[], &[], Assembly::Memory)?;
-        }
+        let is_folder = target.entry.is_folder();
         match target.state.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            State::Done if is_folder => {
+                // Its permissions may not let anything be made in it, so they come last.
+                become_folder(&target.path, target.entry)?;
+                folders.insert(folder_of(&target.path).to_owned());
+            }
             State::Done => {
                 unpacked.files += 1;
                 unpacked.bytes += target.entry.size;
@@ -232,7 +374,7 @@ fn settle(targets: Vec<Target<'_>>) -> Result<Unpacked> {
             }
             State::Blocked => blocked.push(target.entry.name.clone()),
             State::Damaged => damaged.push(target.entry.name.clone()),
-            State::Waiting | State::Memory(..) | State::Disk(..) => {
+            State::Waiting | State::Memory(..) | State::Disk(..) | State::Unfolded(_) | State::Written(_) => {
                 unreachable!("all blocks of '{}' were delivered, or found damaged", target.entry.name)
             }
         }
@@ -262,7 +404,18 @@ pub(super) fn safe(name: &str) -> Result<PathBuf> {
     }
 }
 
+/// Gives an empty folder its permissions and time of modification.
+fn become_folder(path: &Path, entry: &FileEntry) -> Result<()> {
+    let folder = File::open(path).map_err(AggregateError::io("open", path))?;
+    become_as(&folder, entry, None).map_err(AggregateError::io("write", path))
+}
+
 impl Target<'_> {
+    /// The folder that must be there: itself, if it is one.
+    fn folder(&self) -> &Path {
+        if self.entry.is_folder() { &self.path } else { folder_of(&self.path) }
+    }
+
     /// Nothing more is made of it.
     fn end(&self, end: State) {
         *self.state() = end;
@@ -275,6 +428,12 @@ impl Target<'_> {
     /// Takes pieces of a block; the last ones complete the file.
     fn take(&self, block: &[u8], pieces: &[BlockSlice], assembly: Assembly) -> Result<()> {
         let mut state = self.state();
+        if self.entry.is_folder() {
+            if matches!(*state, State::Waiting) {
+                *state = State::Done;
+            }
+            return Ok(());
+        }
         if matches!(*state, State::Waiting) {
             *state = self.begin(assembly)?;
         }
@@ -287,7 +446,12 @@ impl Target<'_> {
                 write(file, block, pieces)?;
                 missing
             }
-            State::Waiting | State::Done | State::Damaged | State::Blocked => return Ok(()),
+            State::Waiting
+            | State::Unfolded(_)
+            | State::Written(_)
+            | State::Done
+            | State::Damaged
+            | State::Blocked => return Ok(()),
         };
         let arrived = pieces.iter().map(|piece| piece.file.length).sum::<u64>();
         assert!(arrived <= *missing, "no byte of a file comes from two pieces");
@@ -296,18 +460,32 @@ impl Target<'_> {
             return Ok(());
         }
         match std::mem::replace(&mut *state, State::Done) {
-            State::Memory(bytes, _) => {
-                self.write(&bytes)?;
-                scratch::give_back(bytes);
+            State::Memory(bytes, _) if self.is_unfolded => {
+                *state = State::Unfolded(Arrived::Memory(bytes));
                 Ok(())
             }
-            State::Disk(file, _) => file.finish_as(self.entry, self.owner),
+            State::Disk(file, _) if self.is_unfolded => {
+                file.set_length(self.held_bytes)?;
+                *state = State::Unfolded(Arrived::Disk(file));
+                Ok(())
+            }
+            State::Memory(bytes, _) => {
+                let file = NewFile::start(&self.path, PRIVATE)?;
+                file.write_around_zeros(&bytes, 0)?;
+                scratch::give_back(bytes);
+                *state = self.written(file)?;
+                Ok(())
+            }
+            State::Disk(file, _) => {
+                *state = self.written(file)?;
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
 
     fn begin(&self, assembly: Assembly) -> Result<State> {
-        let size = self.entry.size;
+        let size = self.held_bytes;
         if matches!(assembly, Assembly::Memory) {
             return Ok(State::Memory(scratch::filled(to_usize(size)), size));
         }
@@ -318,12 +496,25 @@ impl Target<'_> {
         Ok(State::Disk(file, size))
     }
 
-    fn write(&self, bytes: &[u8]) -> Result<()> {
-        let file = NewFile::start(&self.path, PRIVATE)?;
-        file.write_around_zeros(bytes, 0)?;
-        file.finish_as(self.entry, self.owner)
+    /// Ends the writing of a whole file. A small one is made durable together with others.
+    fn written(&self, mut file: NewFile) -> Result<State> {
+        // It is opened again to be made durable.
+        let readable = self.entry.mode & 0o400 != 0;
+        if self.entry.size > SMALL_MAX || !readable {
+            file.finish_as(self.entry, self.owner)?;
+            return Ok(State::Done);
+        }
+        file.becomes(self.entry, self.owner)?;
+        file.close();
+        Ok(State::Written(file))
     }
 }
+
+/// Longest file, in bytes, that is made durable together with others: a longer one takes the disk longer than the wait for it.
+const SMALL_MAX: u64 = 1 << 20;
+
+/// Bytes of a folded file that are written at once, where they are the same in both forms.
+const WRITTEN_AT_ONCE: u64 = 1 << 20;
 
 /// Permissions of a file until it gets its own.
 const PRIVATE: u32 = 0o600;

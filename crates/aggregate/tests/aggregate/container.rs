@@ -85,8 +85,7 @@ fn every_mode_gives_every_byte_back() {
     let (set, out) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     let files = fixture_set(set.path());
     let container = out.path().join("set");
-    for mode in [Mode::Fastest, Mode::Default, Mode::Smallest, Mode::Paper, Mode::PaperOnce, Mode::Auto(1e8)]
-    {
+    for mode in [Mode::Fastest, Mode::Default, Mode::Paper, Mode::PaperOnce, Mode::Auto(1e8)] {
         let packed =
             pack_folder(set.path(), &container, &Packing { mode: mode.clone(), ..Packing::default() });
         assert_eq!(packed.files, files.len() as u64);

@@ -6,11 +6,13 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use stdchk_aggregate::{
-    Aggregation, Aggregator, Container, FolderSink, Packing, Unpacking, inputs_of, pack, text_of_name,
+    AggregateError, Aggregation, Aggregator, Container, FolderSink, Packing, Unpacking, inputs_of, pack,
+    text_of_name,
 };
 use tempfile::TempDir;
 
@@ -107,4 +109,42 @@ fn a_set_is_aggregated_beside_and_of_files_whose_names_are_no_utf_8() {
     assert_eq!((round.aggregated.len(), round.removed), (1, 2), "{round:?}");
     let left = all_in(&source).len();
     assert_eq!(left, 3, "what is of no set stays");
+}
+
+#[test]
+fn empty_folders_come_back_with_their_permissions() {
+    let (set, out) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    write(&set.path().join("full/file"), b"state");
+    for (name, mode) in [("empty", 0o750), ("full/below/deep", 0o555)] {
+        let folder = set.path().join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let path = out.path().join("set.pack");
+    let packed =
+        pack(&inputs_of(&[set.path().to_owned()]).unwrap().files, &path, &Packing::default()).unwrap();
+    assert_eq!(packed.files, 1);
+    let container = Container::open(&path).unwrap();
+    assert_eq!(container.check(&Unpacking::default()).unwrap().files, 1);
+    // A folder that is there already gets them as well, and a file in its place is named.
+    for there in [false, true] {
+        let back = out.path().join("back");
+        if there {
+            std::fs::set_permissions(back.join("empty"), std::fs::Permissions::from_mode(0o700)).unwrap();
+        }
+        assert_eq!(container.unpack(&back, &Unpacking::default()).unwrap().files, 1);
+        for (name, mode) in [("empty", 0o750), ("full/below/deep", 0o555)] {
+            let found = std::fs::metadata(back.join(name)).unwrap();
+            assert!(found.is_dir(), "{name}");
+            assert_eq!(found.permissions().mode() & 0o7777, mode, "{name}");
+        }
+    }
+    let taken = out.path().join("taken");
+    write(&taken.join("empty"), b"a file");
+    let outcome = container.unpack(&taken, &Unpacking::default());
+    let named = |blocked: &[String]| blocked == ["empty/"];
+    assert!(
+        matches!(&outcome, Err(AggregateError::Incomplete { blocked, intact: 1, .. }) if named(blocked)),
+        "{outcome:?}"
+    );
 }

@@ -87,7 +87,7 @@ fn ratios(bench: &Bench, set: &Path, scratch: &Path) -> Result<Vec<Row>, Error> 
             sizes.push((name, zstd(&concatenation, level, long)?));
         }
     }
-    for level in if dense { vec!["fastest", "default", "smallest"] } else { vec!["fastest", "default"] } {
+    for level in ["fastest", "default"] {
         sizes.push((format!("stdchk pack, {level}"), pack(bench, set, scratch, &["--level", level])?));
     }
     let agnostic = sizes.first().map_or(1, |(_, stored)| *stored) as f64;

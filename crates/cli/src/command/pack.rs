@@ -38,7 +38,7 @@ GROMACS files are coded with like variables of the other files; of a file in ano
 
 Example:
   stdchk pack dump.*.h5 -o dump.pack
-  stdchk pack DD0012/ -o DD0012.pack --level smallest
+  stdchk pack DD0012/ -o DD0012.pack --level fastest
   stdchk pack --list DD0012.pack")]
 pub struct Arguments {
     /// Files and folders
@@ -91,8 +91,6 @@ pub enum Level {
     Fastest,
     /// In between
     Default,
-    /// As small as possible: a second for one to three megabytes
-    Smallest,
     /// What makes the set safe soonest on the disk that the container is on, which is measured first
     Auto,
     /// The coders of the mcrEngine paper, for comparison
@@ -212,7 +210,6 @@ pub fn mode_of(level: Level, output: &Path, threads: usize) -> Outcome<Mode> {
     Ok(match level {
         Level::Fastest => Mode::Fastest,
         Level::Default => Mode::Default,
-        Level::Smallest => Mode::Smallest,
         Level::Paper => Mode::Paper,
         Level::PaperOnce => Mode::PaperOnce,
         Level::Auto => Mode::Auto(sink_speed(output).about(output.display())? / cores(threads)),

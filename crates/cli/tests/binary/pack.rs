@@ -88,7 +88,7 @@ fn a_set_comes_back_at_every_level_and_is_smaller() {
     place.ranks("set", 0.0);
     place.file("set/below/noise", &random_bytes(100_000, 1));
     place.file("set/empty", b"");
-    for level in ["fastest", "default", "smallest", "auto", "paper", "paper-once"] {
+    for level in ["fastest", "default", "auto", "paper", "paper-once"] {
         let packed = place.json(&["pack", "set", "-o", "x.pack", "--level", level, "--json"]);
         assert_eq!((packed["files"].as_u64(), packed["level"].as_str()), (Some(6), Some(level)));
         assert_eq!(
@@ -296,12 +296,12 @@ fn what_no_container_can_be_is_refused_at_once() {
 #[test]
 fn what_a_killed_one_left_goes_with_the_next_and_what_another_is_writing_stays() {
     let place = Place::new();
-    place.file("set/x", &random_bytes(24 << 20, 7));
+    place.file("set/x", &random_bytes(96 << 20, 7));
     place.file("small/x", b"1");
     let parts =
         || place.names().into_iter().filter(|name| name.ends_with(".stdchk-part")).collect::<Vec<_>>();
     let pack_for_long = || {
-        let slow = ["pack", "set", "-o", "x.pack", "--level", "smallest", "--memory", "16MiB"];
+        let slow = ["pack", "set", "-o", "x.pack", "--level", "paper", "--memory", "16MiB"];
         let mut command = command(&slow);
         Running(command.current_dir(place.path("")).stderr(Stdio::null()).spawn().unwrap())
     };
@@ -459,8 +459,8 @@ fn a_disk_that_is_full_ends_it_and_leaves_nothing() {
 #[test]
 fn an_interruption_leaves_nothing_and_has_its_own_code() {
     let place = Place::new();
-    place.file("set/x", &random_bytes(24 << 20, 7));
-    let mut command = command(&["pack", "set", "-o", "x.pack", "--level", "smallest", "--memory", "16MiB"]);
+    place.file("set/x", &random_bytes(96 << 20, 7));
+    let mut command = command(&["pack", "set", "-o", "x.pack", "--level", "paper", "--memory", "16MiB"]);
     let mut child = command.current_dir(place.0.path()).stderr(Stdio::piped()).spawn().unwrap();
     wait_until("packing has begun", || place.names().iter().any(|name| name.ends_with(".stdchk-part")));
     assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());

@@ -10,6 +10,7 @@ use super::dataset::Chunk;
 use super::file::File;
 use crate::cursor::Cursor;
 use crate::reason::{Reason, Result};
+use crate::variable::Extent;
 
 /// Bytes of the checksum behind every structure.
 const CHECKSUM: u64 = 4;
@@ -42,16 +43,15 @@ impl Elements<'_, '_> {
 
     fn one(&mut self, file: &File<'_, '_>, cursor: &mut Cursor) -> Result<()> {
         let address = file.address(cursor)?;
-        let mut length = self.grid.chunk_bytes;
+        let (mut length, mut skipped) = (self.grid.chunk_bytes, 0);
         if self.filtered {
             let Some(width) = to_usize(self.element_size).checked_sub(file.address_width + FILTERS) else {
                 return cursor.invalid();
             };
-            length = cursor.uint_le(width)?;
-            cursor.skip(FILTERS)?;
+            (length, skipped) = (cursor.uint_le(width)?, cursor.u32_le()?);
         }
         if let Some(offset) = address {
-            self.chunks.push(self.grid.chunk(file, self.number, offset, length)?);
+            self.chunks.push(self.grid.chunk(file, self.number, Extent { offset, length }, skipped)?);
         }
         // Blocks that are not there count as many as they would hold, which a hostile header puts near the limit.
         self.number = self.number.saturating_add(1);

@@ -53,14 +53,20 @@ impl<'shape> Grid<'shape> {
     }
 
     /// The chunk with this number, at this place.
-    pub(crate) fn chunk(&self, file: &File<'_, '_>, number: u64, offset: u64, length: u64) -> Result<Chunk> {
-        kept(file, self.origin(number), Extent { offset, length })
+    pub(crate) fn chunk(
+        &self,
+        file: &File<'_, '_>,
+        number: u64,
+        extent: Extent,
+        skipped: u32,
+    ) -> Result<Chunk> {
+        kept(file, self.origin(number), extent, skipped)
     }
 }
 
-fn kept(file: &File<'_, '_>, origin: Vec<u64>, extent: Extent) -> Result<Chunk> {
+fn kept(file: &File<'_, '_>, origin: Vec<u64>, extent: Extent, skipped: u32) -> Result<Chunk> {
     file.reader.keep::<Chunk>(origin.len() * 8)?;
-    Ok(Chunk { origin, extent })
+    Ok(Chunk { origin, extent, skipped })
 }
 
 /// Layout versions 1 to 3: a version 1 tree; `shape` is that of one chunk.
@@ -77,12 +83,12 @@ pub(crate) fn by_tree_1(
     for (key, offset) in tree::leaves_1(file, root, CHUNK_NODE, key_length)? {
         let mut key = Cursor::new("key of a chunk", offset, key);
         let length = u64::from(key.u32_le()?);
-        key.skip(4)?; // filters that were skipped
+        let skipped = key.u32_le()?;
         let origin = shape.iter().map(|_| key.u64_le()).collect::<Result<Vec<_>>>()?;
         if !space.filtered && length != grid.chunk_bytes {
             return key.invalid();
         }
-        chunks.push(kept(file, origin, Extent { offset, length })?);
+        chunks.push(kept(file, origin, Extent { offset, length }, skipped)?);
     }
     Ok(layout(shape, chunks))
 }
@@ -124,12 +130,12 @@ pub(crate) fn by_layout_4(file: &File<'_, '_>, cursor: &mut Cursor, space: &Spac
 const SINGLE_FILTERED: u8 = 2;
 
 fn single(file: &File<'_, '_>, cursor: &mut Cursor, flags: u8, grid: &Grid<'_>) -> Result<Vec<Chunk>> {
-    let mut length = grid.chunk_bytes;
+    let (mut length, mut skipped) = (grid.chunk_bytes, 0);
     if flags & SINGLE_FILTERED != 0 {
-        length = file.length(cursor)?;
-        cursor.skip(4)?; // filters that were skipped
+        (length, skipped) = (file.length(cursor)?, cursor.u32_le()?);
     }
-    let chunk = file.address(cursor)?.map(|offset| grid.chunk(file, 0, offset, length)).transpose()?;
+    let chunk = |offset| grid.chunk(file, 0, Extent { offset, length }, skipped);
+    let chunk = file.address(cursor)?.map(chunk).transpose()?;
     Ok(chunk.into_iter().collect())
 }
 
@@ -141,7 +147,7 @@ fn implicit(file: &File<'_, '_>, cursor: &mut Cursor, grid: &Grid<'_>) -> Result
     for number in 0..count {
         let offset = number.checked_mul(grid.chunk_bytes).and_then(|skip| start.checked_add(skip));
         let offset = offset.ok_or_else(|| invalid.clone())?;
-        chunks.push(grid.chunk(file, number, offset, grid.chunk_bytes)?);
+        chunks.push(grid.chunk(file, number, Extent { offset, length: grid.chunk_bytes }, 0)?);
     }
     Ok(chunks)
 }
@@ -153,17 +159,16 @@ fn by_tree_2(file: &File<'_, '_>, root: Option<u64>, grid: &Grid<'_>, filtered: 
     for mut record in tree::records_2(file, root, tree_type)? {
         let Some(offset) = file.address(&mut record)? else { return record.invalid() };
         let scaled = 8 * grid.chunk.len();
-        let mut length = grid.chunk_bytes;
+        let (mut length, mut skipped) = (grid.chunk_bytes, 0);
         if filtered {
             let Some(width) = record.remaining().checked_sub(4 + scaled) else { return record.invalid() };
-            length = record.uint_le(width)?;
-            record.skip(4)?; // filters that were skipped
+            (length, skipped) = (record.uint_le(width)?, record.u32_le()?);
         }
         let mut origin = Vec::with_capacity(grid.chunk.len());
         for chunk in grid.chunk {
             origin.push(record.u64_le()?.saturating_mul(*chunk));
         }
-        chunks.push(kept(file, origin, Extent { offset, length })?);
+        chunks.push(kept(file, origin, Extent { offset, length }, skipped)?);
     }
     Ok(chunks)
 }

@@ -1,7 +1,7 @@
 //! One dataset: dataspace, layout and filters make a variable.
 //!
 //! Relies on [`super::chunk_index`] for chunked layouts. The idea: the layout message alone says where bytes lie; type
-//! and shape only label them, and filtered chunks are kept as opaque bytes.
+//! and shape only label them, and of filtered chunks it is told what they went through.
 
 use super::chunk_index;
 use super::datatype::{self, ElementType};
@@ -9,7 +9,7 @@ use super::file::File;
 use super::object_header::{Message, ObjectHeader};
 use crate::cursor::Cursor;
 use crate::reason::Result;
-use crate::variable::{Chunks, Extent, Storage, Variable};
+use crate::variable::{Chunks, Extent, Filter, Filtered, Storage, Variable};
 
 const DATASPACE: u16 = 0x01;
 const EXTERNAL_FILES: u16 = 0x07;
@@ -20,6 +20,8 @@ const FILTERS: u16 = 0x0b;
 pub(crate) struct Chunk {
     pub(crate) origin: Vec<u64>,
     pub(crate) extent: Extent,
+    /// A bit for each filter that it did not go through.
+    pub(crate) skipped: u32,
 }
 
 /// What a layout message says.
@@ -40,6 +42,8 @@ pub(crate) struct Space {
     pub(crate) element_size: u64,
     /// Chunks went through filters, so that their stored length differs from their shape's.
     pub(crate) filtered: bool,
+    /// These filters, in order; none where the message that names them isn't understood.
+    filters: Option<Vec<Filter>>,
 }
 
 /// The variable of an object; `None` for groups and for datasets without bytes in this file.
@@ -57,7 +61,11 @@ pub(crate) fn variable(
     }
     let Some(element) = datatype::element_type(file, header)? else { return Ok(None) };
     let Some(shape) = lengths(file, dataspace)? else { return Ok(None) };
-    let space = Space { shape, element_size: element.size, filtered: header.first(FILTERS).is_some() };
+    let filters = header.first(FILTERS);
+    let filtered = filters.is_some();
+    let filters = filters.filter(|message| !message.is_shared());
+    let filters = filters.and_then(|message| read_filters(&mut message.cursor()).ok());
+    let space = Space { shape, element_size: element.size, filtered, filters };
     Ok(match read_layout(file, layout, &space)? {
         Layout::Whole(Some(extent)) => whole(group, name, &element, &space, extent),
         Layout::Chunked { shape, chunks } => Some(chunked(group, name, &element, &space, shape, chunks)),
@@ -96,17 +104,50 @@ fn chunked(
     chunks: Vec<Chunk>,
 ) -> Variable {
     let inner = &element.inner_shape;
+    let skipped: Vec<u32> = chunks.iter().map(|chunk| chunk.skipped).collect();
     let (origins, extents) = chunks
         .into_iter()
         .map(|chunk| ([chunk.origin.as_slice(), &vec![0; inner.len()]].concat(), chunk.extent))
         .unzip();
-    let storage = if space.filtered {
-        Storage::Encoded
-    } else {
-        Storage::Chunked(Chunks { shape: [chunk_shape.as_slice(), inner].concat(), origins })
+    let chunks = Chunks { shape: [chunk_shape.as_slice(), inner].concat(), origins };
+    let storage = match (space.filtered, &space.filters) {
+        (false, _) => Storage::Chunked(chunks),
+        (true, Some(filters)) => Storage::Filtered(Filtered { chunks, filters: filters.clone(), skipped }),
+        (true, None) => Storage::Encoded,
     };
     let shape = [space.shape.as_slice(), inner].concat();
     Variable { group, name, data_type: element.data_type, shape, storage, extents }
+}
+
+/// Filters from this number on have a name.
+const NAMED_FILTER_MIN: u16 = 256;
+
+/// The filters of a pipeline message, in order.
+fn read_filters(cursor: &mut Cursor) -> Result<Vec<Filter>> {
+    let (version, count) = (cursor.u8()?, cursor.u8()?);
+    match version {
+        1 => cursor.skip(6)?,
+        2 => {}
+        _ => return cursor.invalid(),
+    }
+    (0..count).map(|_| read_filter(cursor, version)).collect()
+}
+
+fn read_filter(cursor: &mut Cursor, version: u8) -> Result<Filter> {
+    let number = cursor.u16_le()?;
+    let named = version == 1 || number >= NAMED_FILTER_MIN;
+    let name_length = if named { cursor.u16_le()? } else { 0 };
+    cursor.skip(2)?; // flags
+    let count = cursor.u16_le()?;
+    cursor.skip(usize::from(name_length))?;
+    let values = (0..count).map(|_| cursor.u32_le()).collect::<Result<Vec<_>>>()?;
+    cursor.skip(if version == 1 && count % 2 == 1 { 4 } else { 0 })?;
+    Ok(match (number, values.first()) {
+        (1, Some(level)) => Filter::Deflate(*level),
+        (2, Some(size)) => Filter::Shuffle(*size),
+        (3, _) => Filter::Fletcher32,
+        _ => Filter::Other(number),
+    })
 }
 
 /// Lengths of the dimensions; empty for a scalar, `None` for the null dataspace.

@@ -23,12 +23,12 @@ pub(crate) struct ElementType {
 pub(crate) fn element_type(file: &File<'_, '_>, header: &ObjectHeader) -> Result<Option<ElementType>> {
     let Some(message) = header.first(DATATYPE) else { return Ok(None) };
     if !message.is_shared() {
-        return read(&mut message.cursor(), 0).map(Some);
+        return read_any(&mut message.cursor()).map(Some);
     }
     let Some(address) = shared_address(file, message)? else { return Ok(None) };
     let committed = ObjectHeader::read(file, address)?;
     match committed.first(DATATYPE) {
-        Some(message) if !message.is_shared() => read(&mut message.cursor(), 0).map(Some),
+        Some(message) if !message.is_shared() => read_any(&mut message.cursor()).map(Some),
         _ => Ok(None),
     }
 }
@@ -43,6 +43,16 @@ fn shared_address(file: &File<'_, '_>, message: &Message) -> Result<Option<u64>>
         _ => return Ok(None),
     }
     file.address(&mut cursor)
+}
+
+/// The type that stands here; one that isn't understood is bytes of the length that every type begins with.
+fn read_any(cursor: &mut Cursor) -> Result<ElementType> {
+    let start = cursor.clone();
+    read(cursor, 0).or_else(|_| {
+        let mut start = start;
+        start.skip(4)?; // class, version, bits of the class
+        Ok(atomic(Kind::Opaque, start.u32_le()?, ByteOrder::Little))
+    })
 }
 
 /// Deepest nesting of array types.
@@ -61,6 +71,7 @@ fn read(cursor: &mut Cursor, depth: usize) -> Result<ElementType> {
         4 => Kind::Unsigned,
         8 => return enumeration(cursor, depth, size),
         10 if depth < DEPTH_MAX => return array(cursor, version, depth, size),
+        11 if depth < DEPTH_MAX => return complex(cursor, depth, size),
         6 => compound(cursor, version, bits, size),
         _ => Kind::Opaque,
     };
@@ -107,6 +118,13 @@ fn enumeration(cursor: &mut Cursor, depth: usize, size: u32) -> Result<ElementTy
     }
     let base = read(cursor, depth + 1)?;
     Ok(if base.size == u64::from(size) { base } else { atomic(Kind::Opaque, size, ByteOrder::Little) })
+}
+
+/// A pair of numbers of the type that follows.
+fn complex(cursor: &mut Cursor, depth: usize, size: u32) -> Result<ElementType> {
+    let part = read(cursor, depth + 1)?.data_type;
+    let whole = part.kind == Kind::Float && size == part.size.saturating_mul(2);
+    Ok(atomic(if whole { Kind::Complex } else { Kind::Opaque }, size, part.order))
 }
 
 fn array(cursor: &mut Cursor, version: u8, depth: usize, size: u32) -> Result<ElementType> {

@@ -24,35 +24,44 @@ pub(crate) struct Link {
     pub(crate) address: u64,
 }
 
-/// All hard links of an object by name; none for a dataset. Sorted, so that an object with two names always gets the same.
-pub(crate) fn links(file: &File<'_, '_>, header: &ObjectHeader) -> Result<Vec<Link>> {
-    let mut links = Vec::new();
+/// All hard links of an object by name, and why some of them can't be read, where that is so; none for a dataset. Sorted, so
+/// that an object with two names always gets the same.
+pub(crate) fn links(file: &File<'_, '_>, header: &ObjectHeader) -> (Vec<Link>, Option<Reason>) {
+    let (mut links, mut unread) = (Vec::new(), None);
+    let mut note = |outcome: Result<()>| {
+        if let Err(reason) = outcome {
+            unread.get_or_insert(reason);
+        }
+    };
     if let Some(message) = header.first(SYMBOL_TABLE) {
-        links.extend(symbol_table(file, message)?);
+        note(symbol_table(file, message, &mut links));
     }
     for message in header.all(LINK) {
-        links.extend(link(file, &mut message.cursor())?);
+        note(link(file, &mut message.cursor()).map(|link| links.extend(link)));
     }
     if let Some(message) = header.first(LINK_INFO) {
-        links.extend(dense(file, message)?);
+        note(dense(file, message, &mut links));
     }
     links.sort_by(|one, other| one.name.cmp(&other.name));
-    Ok(links)
+    (links, unread)
 }
 
 /// Longest heap of names that is read: names of a million members.
 const HEAP_MAX: u64 = 128 << 20;
 
-fn symbol_table(file: &File<'_, '_>, message: &Message) -> Result<Vec<Link>> {
+fn symbol_table(file: &File<'_, '_>, message: &Message, links: &mut Vec<Link>) -> Result<()> {
     let mut cursor = message.cursor();
     let (tree, heap) = (file.address(&mut cursor)?, file.address(&mut cursor)?);
     let (Some(tree), Some(heap)) = (tree, heap) else { return cursor.invalid() };
     let names = local_heap(file, heap)?;
-    let mut links = Vec::new();
+    let mut unread = Ok(());
     for (_, node) in tree::leaves_1(file, tree, GROUP_NODE, file.length_width)? {
-        symbol_node(file, node, &names, &mut links)?;
+        match symbol_node(file, node, &names, links) {
+            Err(reason) if reason.is_the_end() => return Err(reason),
+            outcome => unread = unread.and(outcome),
+        }
     }
-    Ok(links)
+    unread
 }
 
 /// The bytes of a local heap, which hold the names of a group.
@@ -117,20 +126,27 @@ fn link(file: &File<'_, '_>, cursor: &mut Cursor) -> Result<Option<Link>> {
     Ok(file.address(cursor)?.map(|address| Link { name, address }))
 }
 
-fn dense(file: &File<'_, '_>, message: &Message) -> Result<Vec<Link>> {
+fn dense(file: &File<'_, '_>, message: &Message, links: &mut Vec<Link>) -> Result<()> {
     let mut cursor = message.cursor();
     cursor.skip(1)?;
     let flags = cursor.u8()?;
     cursor.skip(if flags & 1 != 0 { 8 } else { 0 })?; // highest creation order
     let (heap, names) = (file.address(&mut cursor)?, file.address(&mut cursor)?);
-    let (Some(heap), Some(names)) = (heap, names) else { return Ok(Vec::new()) };
+    let (Some(heap), Some(names)) = (heap, names) else { return Ok(()) };
     let heap = FractalHeap::open(file, heap)?;
-    let mut links = Vec::new();
+    let mut unread = Ok(());
     for mut record in tree::records_2(file, names, LINK_NAME_TREE)? {
-        record.skip(4)?; // hash of the name
-        let (offset, bytes) = heap.object(file, &mut record)?;
-        let found = link(file, &mut Cursor::new("link in a heap", offset, bytes));
-        links.extend(found.map_err(|_| Reason::Invalid { what: "link in a heap", offset })?);
+        match dense_link(file, &heap, &mut record) {
+            Ok(link) => links.extend(link),
+            Err(reason) if reason.is_the_end() => return Err(reason),
+            Err(reason) => unread = unread.and(Err(reason)),
+        }
     }
-    Ok(links)
+    unread
+}
+
+fn dense_link(file: &File<'_, '_>, heap: &FractalHeap, record: &mut Cursor) -> Result<Option<Link>> {
+    record.skip(4)?; // hash of the name
+    let (offset, bytes) = heap.object(file, record)?;
+    link(file, &mut Cursor::new("link in a heap", offset, bytes))
 }

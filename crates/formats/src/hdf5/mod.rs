@@ -19,7 +19,7 @@ use std::collections::HashSet;
 pub(crate) use file::superblock_offset;
 
 use crate::reader::Reader;
-use crate::reason::Result;
+use crate::reason::{Result, found};
 use crate::variable::Variable;
 use file::File;
 use object_header::ObjectHeader;
@@ -36,19 +36,38 @@ pub(crate) fn parse(reader: &Reader<'_>) -> Result<Vec<Variable>> {
     let (file, root) = File::open(reader)?;
     let mut visited = HashSet::from([root]);
     let mut pending = vec![Pending { group: String::new(), name: String::new(), address: root }];
-    let mut variables = Vec::new();
+    let (mut variables, mut unread) = (Vec::new(), None);
     while let Some(object) = pending.pop() {
-        let header = ObjectHeader::read(&file, object.address)?;
-        let path = joined(&object.group, &object.name);
-        for link in group::links(&file, &header)?.into_iter().rev() {
-            if visited.insert(link.address) {
-                reader.keep::<Pending>(path.len() + link.name.len())?;
-                pending.push(Pending { group: path.clone(), name: link.name, address: link.address });
-            }
+        let read = read_object(&file, object, &mut visited, &mut pending, &mut variables);
+        let Err(reason) = read else { continue };
+        let ends = reason.is_the_end();
+        unread = if ends { Some(reason) } else { unread.or(Some(reason)) };
+        if ends {
+            break;
         }
-        variables.extend(dataset::variable(&file, &header, object.group, object.name)?);
     }
-    Ok(variables)
+    found(variables, unread)
+}
+
+/// Adds what one object is and refers to; what of it can't be read is left out.
+fn read_object(
+    file: &File<'_, '_>,
+    object: Pending,
+    visited: &mut HashSet<u64>,
+    pending: &mut Vec<Pending>,
+    variables: &mut Vec<Variable>,
+) -> Result<()> {
+    let header = ObjectHeader::read(file, object.address)?;
+    let path = joined(&object.group, &object.name);
+    let (links, unread) = group::links(file, &header);
+    for link in links.into_iter().rev() {
+        if visited.insert(link.address) {
+            file.reader.keep::<Pending>(path.len() + link.name.len())?;
+            pending.push(Pending { group: path.clone(), name: link.name, address: link.address });
+        }
+    }
+    variables.extend(dataset::variable(file, &header, object.group, object.name)?);
+    unread.map_or(Ok(()), Err)
 }
 
 fn joined(group: &str, name: &str) -> String {

@@ -138,6 +138,8 @@ pub fn containers() -> Vec<Vec<u8>> {
     fs::copy(crates().join("formats/tests/fixtures/model.safetensors"), set.join("a.safetensors")).unwrap();
     fs::write(set.join("b"), plain()).unwrap();
     fs::write(set.join("c"), b"").unwrap();
+    // A file that is held unfolded.
+    fs::copy(crates().join("formats/tests/fixtures/filtered.h5"), set.join("d.h5")).unwrap();
     let packed = place.path().join("packed");
     pack(&inputs_of(&[set]).unwrap().files, &packed, &Packing::default()).unwrap();
     vec![fs::read(packed).unwrap()]
