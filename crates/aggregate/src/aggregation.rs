@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use stdchk_model::Timestep;
 use stdchk_model::exact::part;
 use stdchk_model::message::manager::{CheckpointSet, SetState};
 use stdchk_model::naming::Naming;
@@ -61,7 +62,7 @@ pub struct Aggregation<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AggregatedSet {
     /// Its timestep.
-    pub timestep: u64,
+    pub timestep: Timestep,
     /// Its containers, as users write their names.
     pub containers: Vec<String>,
     /// Its files.
@@ -85,11 +86,11 @@ pub struct Round {
     pub removed: u64,
     /// Timesteps whose containers don't hold what their raw files do, and why. Each is reported once, until the containers or
     /// files change.
-    pub damaged: Vec<(u64, String)>,
+    pub damaged: Vec<(Timestep, String)>,
     /// Containers that the sink withholds for now, each reported once, and why. Their sets are left alone.
     pub withheld: Vec<(String, String)>,
     /// Timesteps that are not aggregated yet, and why.
-    pub waiting: Vec<(u64, String)>,
+    pub waiting: Vec<(Timestep, String)>,
     /// Whether a timestep waits because of a raw file that can't be used, for another reason than at the last look.
     pub refused_anew: bool,
     /// Whether files were written so recently that another look is worth it.
@@ -112,9 +113,9 @@ pub struct Aggregator<'a> {
     /// Sets that aren't tried against an earlier one, since it didn't pay against the one just before.
     untried: usize,
     /// Timesteps whose containers don't hold their raw files, with the stamps of both.
-    differing: HashMap<u64, Vec<String>>,
+    differing: HashMap<Timestep, Vec<String>>,
     /// Timesteps of which a raw file can't be used, and why.
-    refused: HashMap<u64, String>,
+    refused: HashMap<Timestep, String>,
     /// What ended a look that had led to something by then.
     failed: Option<AggregateError>,
 }
@@ -175,7 +176,7 @@ impl<'a> Aggregator<'a> {
     fn wait_after(
         &mut self,
         error: AggregateError,
-        timestep: u64,
+        timestep: Timestep,
         files: &[&RawFile],
         round: &mut Round,
     ) -> Result<()> {
@@ -219,7 +220,7 @@ impl<'a> Aggregator<'a> {
     /// to isn't compared again until one of them changes.
     fn may_go(
         &mut self,
-        timestep: u64,
+        timestep: Timestep,
         aggregate: &Aggregate,
         files: &[&RawFile],
         round: &mut Round,
@@ -274,7 +275,7 @@ impl<'a> Aggregator<'a> {
     }
 
     /// The containers of a set, several at a time; the name that comes last makes the set aggregated. With their names.
-    fn pack_all(&mut self, timestep: u64, files: &[&RawFile]) -> Result<(AggregatedSet, Vec<String>)> {
+    fn pack_all(&mut self, timestep: Timestep, files: &[&RawFile]) -> Result<(AggregatedSet, Vec<String>)> {
         self.sets.forget(timestep, || check_unchanged(files))?;
         let groups = files.len().clamp(1, self.options.containers.max(1));
         let parts: Vec<&[&RawFile]> = (0..groups)
@@ -323,7 +324,7 @@ impl<'a> Aggregator<'a> {
         Ok((set, names))
     }
 
-    fn bases(&mut self, timestep: u64, groups: usize) -> Vec<Option<Earlier>> {
+    fn bases(&mut self, timestep: Timestep, groups: usize) -> Vec<Option<Earlier>> {
         if self.untried > 0 {
             self.untried -= 1;
             return Vec::new();

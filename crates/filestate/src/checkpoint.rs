@@ -9,6 +9,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use stdchk_model::Timestep;
+
 use crate::control::Control;
 use crate::durable;
 use crate::error::{Error, Result};
@@ -26,7 +28,7 @@ pub fn take(store: &Store, control: &Control, label: &str) -> Result<u64> {
 
 /// Takes the file state of the checkpoint set of timestep `step`. Each of the set's files asks for it before its commit;
 /// the last one to do so counts, so a state that was taken just before for the same set gives way.
-pub fn take_for_set(store: &Store, control: &Control, step: u64) -> Result<u64> {
+pub fn take_for_set(store: &Store, control: &Control, step: Timestep) -> Result<u64> {
     take_instead_of(store, control, &index::set_label(step), |last| last.set() == Some(step))
 }
 

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 use rustix::fs::{AtFlags, Mode, OFlags};
 
+use stdchk_model::Timestep;
 use stdchk_model::exact::part;
 
 use crate::error::{Error, Result};
@@ -36,13 +37,13 @@ pub struct Entry {
 }
 
 /// How the file state of a checkpoint set is labelled.
-pub fn set_label(step: u64) -> String {
+pub fn set_label(step: Timestep) -> String {
     format!("set {step}")
 }
 
 impl Entry {
     /// The timestep of the checkpoint set that this is the file state of, if it is one.
-    pub fn set(&self) -> Option<u64> {
+    pub fn set(&self) -> Option<Timestep> {
         self.label.strip_prefix("set ")?.parse().ok()
     }
 

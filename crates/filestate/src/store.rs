@@ -28,6 +28,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{AtFlags, FileType, Mode as Permissions, OFlags, RawDir, ResolveFlags, Stat};
 use rustix::io::Errno;
 
+use stdchk_model::Timestep;
+
 use crate::clones;
 use crate::error::{Error, Result};
 use crate::index::{self, Entry};
@@ -314,7 +316,7 @@ impl Store {
     }
 
     /// The file state of the checkpoint set of timestep `step`.
-    pub fn entry_of_set(&self, step: u64) -> Result<Option<Entry>> {
+    pub fn entry_of_set(&self, step: Timestep) -> Result<Option<Entry>> {
         Ok(self.entries()?.into_iter().rfind(|entry| entry.set() == Some(step)))
     }
 

@@ -11,7 +11,7 @@ use stdchk_model::message::handshake::{MemberId, Role};
 use stdchk_model::message::manager::{Attr, BenefactorSecret, FileKind, TimeNs, VersionInfo, VersionState};
 use stdchk_model::sets::Taught;
 use stdchk_model::{
-    BenefactorId, Ino, KeyId, Maker, MapRoot, MomentKey, OpId, PoolId, SessionId, Tier, User, cbor,
+    BenefactorId, Ino, KeyId, Maker, MapRoot, MomentKey, OpId, PoolId, SessionId, Tier, Timestep, User, cbor,
 };
 
 use crate::store::StoreError;
@@ -182,7 +182,7 @@ pub struct NotedRecord {
     pub layout: u16,
     /// Timesteps of the sealed sets.
     #[n(1)]
-    pub sealed: Vec<u64>,
+    pub sealed: Vec<Timestep>,
     /// The job has succeeded, and sets are left that go.
     #[n(2)]
     pub done: Option<Done>,

@@ -15,6 +15,7 @@ use crate::duration;
 use crate::error::Failure;
 use crate::message::manager::{SetState, TimeNs};
 use crate::policy::invalid;
+use crate::timestep::Timestep;
 
 /// What stays of a folder's sets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Encode, Decode)]
@@ -37,9 +38,9 @@ pub struct Kept {
     /// A set stays for so long after its last commit, milliseconds of the manager's life.
     #[n(1)]
     pub within_ms: Option<u64>,
-    /// Every timestep that is a multiple of this stays for ever, at least 2.
+    /// Every timestep that is a multiple of this stays for ever: more than 0, and not 1.
     #[n(2)]
-    pub every: Option<u64>,
+    pub every: Option<Timestep>,
 }
 
 impl FromStr for Lifetime {
@@ -70,11 +71,15 @@ impl FromStr for Lifetime {
                     Some(ms) if ms > 0 => kept.within_ms.replace(ms).is_none(),
                     _ => return refuse("`purge:` needs a duration such as `12h` or `7d`"),
                 },
-                "every" => match number.parse().ok().filter(|every| *every > 1) {
+                "every" => match number
+                    .parse()
+                    .ok()
+                    .filter(|every: &Timestep| every.can_divide() && *every != 1.into())
+                {
                     Some(every) => kept.every.replace(every).is_none(),
                     None => {
                         return refuse(
-                            "`every:100` keeps every hundredth timestep; to keep all, write `keep`",
+                            "`every:100` keeps each timestep that is a multiple of 100, a number; to keep all, write `keep`",
                         );
                     }
                 },
@@ -123,7 +128,7 @@ pub struct Rules {
 pub struct Done {
     /// With this timestep.
     #[n(0)]
-    pub timestep: u64,
+    pub timestep: Timestep,
     /// Position at which that was said: what is written later is of another run.
     #[n(1)]
     pub position: TimeNs,
@@ -140,7 +145,7 @@ impl Done {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Facts {
     /// Its timestep.
-    pub timestep: u64,
+    pub timestep: Timestep,
     /// Whether all its files are there.
     pub state: SetState,
     /// Position of its last commit, or of what gave the last of its files a name, if that was later.
@@ -167,7 +172,7 @@ pub enum Fate {
     /// It stays: it is the newest complete set that is whole.
     Newest,
     /// It stays: it isn't older than the newest complete set that is whole, of this timestep.
-    NotOlder(u64),
+    NotOlder(Timestep),
     /// It stays: it is sealed.
     Sealed,
     /// It stays: one of its files belongs to another folder as well.
@@ -175,7 +180,7 @@ pub enum Fate {
     /// It stays for now: one of its files is being written.
     Written,
     /// It stays: its timestep is a multiple of this.
-    Every(u64),
+    Every(Timestep),
     /// It stays: it is one of the newest complete sets, so many.
     OfNewest(u32),
     /// It stays for now: it is complete, or may be, and too few newer sets are whole.
@@ -289,7 +294,7 @@ impl Rules {
             Lifetime::Keep => None,
         };
         let is_done = self.done.is_some_and(|done| done.covers(set));
-        let every = kept.and_then(|kept| kept.every).filter(|every| set.timestep.is_multiple_of(*every));
+        let every = kept.and_then(|kept| kept.every).filter(|every| set.timestep.is_multiple_of(every));
         match (every, kept) {
             (Some(every), _) if set.state != SetState::Incomplete => Fate::Every(every),
             _ if is_done => Fate::Done,

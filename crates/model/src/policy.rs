@@ -345,7 +345,9 @@ pub const KEYS: [Key; 17] = [
     },
     Key {
         name: "naming",
-        meaning: &["patterns that map file names to {rank} and {step}, separated by blanks; empty: A.Ni.Tj"],
+        meaning: &[
+            "patterns that map file names to {rank} and {step}, {time} or {date}, separated by blanks; empty: A.Ni.Tj",
+        ],
         get: |policy| policy.naming.clone(),
         set: |policy, value| {
             policy.naming = value.to_owned();
@@ -354,7 +356,9 @@ pub const KEYS: [Key; 17] = [
     },
     Key {
         name: "ranks",
-        meaning: &["files of a complete checkpoint set; 0: learned from earlier sets"],
+        meaning: &[
+            "files of a complete checkpoint set, whatever their numbers; 0: learned from earlier sets",
+        ],
         get: |policy| policy.ranks.to_string(),
         set: |policy, value| {
             policy.ranks = number("ranks", value, 0, u32::MAX)?;
@@ -365,7 +369,7 @@ pub const KEYS: [Key; 17] = [
         name: "lifetime",
         meaning: &[
             "keep all sets; or keep what one of these does, separated by blanks: replace:3 the newest 3 complete",
-            "sets, purge:7d each for 7 days after its last commit, every:100 every hundredth timestep for ever",
+            "sets, purge:7d each for 7 days after its last commit, every:100 each multiple of 100 for ever",
         ],
         get: |policy| policy.lifetime.to_string(),
         set: |policy, value| {

@@ -1,8 +1,17 @@
 //! Checkpoint sets: which files of which timestep belong together, and whether one can restart from them (I5).
 //!
 //! Pure: files with their versions, the folder's patterns and its declared ranks in; sets out. A member is known by its
-//! pattern and rank. Which members a set needs is declared (`ranks=N`) or learned from the largest earlier set; a set is
-//! complete once all of them are committed and their files closed.
+//! pattern, what its path says for `{name}` and `{ranks}`, and its rank. Members that differ in their rank alone are a
+//! group. How many members a group needs, the first of these says:
+//!
+//! | says | a group is whole with |
+//! |---|---|
+//! | `{ranks}` in the paths | so many ranks, whatever their numbers |
+//! | `ranks=N` of the folder | N ranks, whatever their numbers |
+//! | the largest earlier set | the ranks that were there |
+//!
+//! A set is complete once it has all groups of earlier sets, each group is whole, and all members are committed and their
+//! files closed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,9 +20,10 @@ use minicbor::{Decode, Encode};
 use crate::exact::to_usize;
 use crate::id::Ino;
 use crate::message::manager::{CheckpointSet, SetMember, SetState, VersionInfo, VersionState};
-use crate::naming::{Naming, Pattern};
+use crate::naming::{Naming, Pattern, Reading};
+use crate::timestep::Timestep;
 
-/// Groups of ranks that a reason lists before it only counts.
+/// Runs of ranks, and patterns, that a reason lists before it only counts.
 const GROUPS_SHOWN: usize = 8;
 
 /// A file as the rules look at it.
@@ -27,8 +37,18 @@ pub struct FileVersions {
     pub versions: Vec<VersionInfo>,
 }
 
-/// Pattern and rank.
-type Key = (usize, Option<u64>);
+/// What members have in common that differ in their rank alone.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Group {
+    pattern: usize,
+    /// What stands for `{name}`.
+    name: String,
+    /// How many ranks there are, as the paths say.
+    of: Option<u64>,
+}
+
+/// A member: its group and rank.
+type Key = (Group, Option<u64>);
 
 /// First and last of a run of ranks; `None` for the member of a pattern without ranks.
 type Ranks = Option<(u64, u64)>;
@@ -51,7 +71,7 @@ pub struct Found {
 #[derive(Default)]
 struct Learned {
     largest: BTreeSet<Key>,
-    patterns: BTreeSet<usize>,
+    groups: BTreeSet<Group>,
 }
 
 /// What sets that are gone have taught of the members of later ones.
@@ -62,25 +82,29 @@ pub struct Taught {
     naming: String,
     /// It holds from this timestep on.
     #[n(1)]
-    from: u64,
+    from: Timestep,
     /// The members of the largest set.
     #[n(2)]
     members: Vec<Members>,
 }
 
-/// Members of one pattern.
+/// Members of one group.
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
 struct Members {
     #[n(0)]
     pattern: u64,
     #[n(1)]
     ranks: Ranks,
+    #[n(2)]
+    name: String,
+    #[n(3)]
+    of: Option<u64>,
 }
 
-/// What is wrong with a set, per pattern.
+/// What is wrong with a set, per pattern and name.
 #[derive(Default)]
 struct Faults {
-    faults: BTreeMap<(usize, &'static str), Vec<Ranks>>,
+    faults: BTreeMap<(usize, String, String), Vec<Ranks>>,
 }
 
 /// The sets of a folder, newest timestep first.
@@ -101,23 +125,24 @@ pub fn checkpoint_sets(
 /// The files of a folder by timestep.
 #[derive(Clone, Debug, Default)]
 pub struct Grouped {
-    steps: BTreeMap<u64, Vec<Found>>,
+    steps: BTreeMap<Timestep, Vec<Found>>,
 }
 
 impl Grouped {
     /// Adds a file to the timesteps that it belongs to, if any.
     pub fn add(&mut self, file: &FileVersions, naming: &Naming) {
         let Some(reading) = naming.read(&file.path) else { return };
-        let key = (reading.pattern, reading.rank);
-        match reading.step {
+        let Reading { pattern, step, rank, ranks: of, name } = reading;
+        let key = (Group { pattern, name, of }, rank);
+        match step {
             Some(step) => self.push(step, found(file, key, version_of_choice(file), false)),
             None => file.versions.iter().for_each(|version| {
-                self.push(version.version, found(file, key, Some(version), true));
+                self.push(version.version.into(), found(file, key.clone(), Some(version), true));
             }),
         }
     }
 
-    fn push(&mut self, step: u64, found: Found) {
+    fn push(&mut self, step: Timestep, found: Found) {
         self.steps.entry(step).or_default().push(found);
     }
 
@@ -148,13 +173,18 @@ impl Grouped {
     }
 
     /// The files of a timestep.
-    pub fn files(&self, timestep: u64) -> &[Found] {
+    pub fn files(&self, timestep: Timestep) -> &[Found] {
         self.steps.get(&timestep).map_or(&[], Vec::as_slice)
     }
 
     /// What is to be known before each of these sets begins to go, in ascending order, beside what was known: for the judgement of later ones,
     /// and of what is left of it itself.
-    pub fn taught_by(&self, going: &[u64], naming: &Naming, before: Option<&Taught>) -> Vec<Option<Taught>> {
+    pub fn taught_by(
+        &self,
+        going: &[Timestep],
+        naming: &Naming,
+        before: Option<&Taught>,
+    ) -> Vec<Option<Taught>> {
         assert!(going.is_sorted(), "the oldest go first");
         let naming = text_of(naming);
         let mut pending = before.filter(|taught| taught.naming == naming);
@@ -194,10 +224,11 @@ impl Taught {
 
     fn keys(&self) -> BTreeSet<Key> {
         let keys = self.members.iter().flat_map(|members| {
-            let pattern = to_usize(members.pattern);
+            let (pattern, name) = (to_usize(members.pattern), members.name.clone());
+            let group = Group { pattern, name, of: members.of };
             let ranks = members.ranks.map(|(from, to)| from..=to).into_iter().flatten();
-            let alone = members.ranks.is_none().then_some((pattern, None));
-            ranks.map(move |rank| (pattern, Some(rank))).chain(alone)
+            let alone = members.ranks.is_none().then(|| (group.clone(), None));
+            ranks.map(move |rank| (group.clone(), Some(rank))).chain(alone)
         });
         keys.collect()
     }
@@ -205,16 +236,22 @@ impl Taught {
 
 fn members(keys: &BTreeSet<Key>) -> Vec<Members> {
     let mut members: Vec<Members> = Vec::new();
-    for (pattern, rank) in keys {
-        let pattern = *pattern as u64;
+    let mut before: Option<&Group> = None;
+    for (group, rank) in keys {
         match (members.last_mut(), rank) {
-            (Some(Members { pattern: last, ranks: Some((_, to)) }), Some(rank))
-                if *last == pattern && to.checked_add(1) == Some(*rank) =>
+            (Some(Members { ranks: Some((_, to)), .. }), Some(rank))
+                if before == Some(group) && to.checked_add(1) == Some(*rank) =>
             {
                 *to = *rank;
             }
-            _ => members.push(Members { pattern, ranks: rank.map(|rank| (rank, rank)) }),
+            _ => members.push(Members {
+                pattern: group.pattern as u64,
+                ranks: rank.map(|rank| (rank, rank)),
+                name: group.name.clone(),
+                of: group.of,
+            }),
         }
+        before = Some(group);
     }
     members
 }
@@ -248,10 +285,10 @@ impl Found {
 }
 
 fn keys(found: &[Found]) -> BTreeSet<Key> {
-    found.iter().map(|found| found.key).collect()
+    found.iter().map(|found| found.key.clone()).collect()
 }
 
-fn set(timestep: u64, found: &[Found], state: SetState, reason: String) -> CheckpointSet {
+fn set(timestep: Timestep, found: &[Found], state: SetState, reason: String) -> CheckpointSet {
     let mut members: Vec<SetMember> = found.iter().filter_map(Found::member).collect();
     members.sort_by(|one, other| one.name.cmp(&other.name));
     let committed = found.iter().filter_map(|found| found.version.as_ref());
@@ -261,7 +298,7 @@ fn set(timestep: u64, found: &[Found], state: SetState, reason: String) -> Check
 
 impl Learned {
     fn take_in(&mut self, keys: BTreeSet<Key>) {
-        self.patterns.extend(keys.iter().map(|(pattern, _)| *pattern));
+        self.groups.extend(keys.iter().map(|(group, _)| group.clone()));
         if keys.len() >= self.largest.len() {
             self.largest = keys;
         }
@@ -280,18 +317,17 @@ impl Rules<'_> {
         let present = keys(found);
         let mut faults = Faults::default();
         found.iter().for_each(|found| faults.add_state(found));
-        if self.ranks > 0 {
-            self.missing_of_declared(&present, &mut faults);
-        } else {
-            self.learned.largest.difference(&present).for_each(|key| faults.add(*key, "missing"));
-        }
+        self.missing(&present, &mut faults);
         if !faults.faults.is_empty() {
             return (SetState::Incomplete, faults.text(self.naming));
         }
         let first = self.learned.largest.is_empty();
-        let ranked = present.iter().any(|(_, rank)| rank.is_some());
+        let untold = present.iter().any(|(group, rank)| match rank {
+            Some(_) => self.count_of(group).is_none(),
+            None => self.ranks == 0 && !group.name.is_empty(),
+        });
         let followed = next.is_some_and(|next| next.is_superset(&present));
-        if self.ranks == 0 && first && ranked && !followed {
+        if first && untold && !followed {
             return (SetState::Unknown, self.unknown());
         }
         (SetState::Complete, String::new())
@@ -305,71 +341,119 @@ impl Rules<'_> {
         )
     }
 
-    fn missing_of_declared(&self, present: &BTreeSet<Key>, faults: &mut Faults) {
-        let mut patterns = self.learned.patterns.clone();
-        patterns.extend(present.iter().map(|(pattern, _)| *pattern));
-        for pattern in patterns {
-            if self.naming.patterns().get(pattern).is_some_and(|pattern| pattern.has_rank()) {
-                for range in self.gaps(pattern, present) {
-                    faults.add_range(pattern, "missing", Some(range));
+    /// How many ranks a group needs, if its paths or the folder say so.
+    fn count_of(&self, group: &Group) -> Option<u64> {
+        let has_rank = self.naming.patterns().get(group.pattern).is_some_and(Pattern::has_rank);
+        group.of.or((self.ranks > 0).then_some(self.ranks)).filter(|_| has_rank)
+    }
+
+    fn missing(&self, present: &BTreeSet<Key>, faults: &mut Faults) {
+        let groups: BTreeSet<&Group> = present.iter().map(|(group, _)| group).collect();
+        for group in
+            groups.iter().copied().chain(self.learned.groups.iter().filter(|known| !groups.contains(known)))
+        {
+            // Files of another number of ranks may stand for those of earlier sets.
+            let is_renumbered = group.of.is_some()
+                && !groups.contains(group)
+                && groups.iter().any(|other| (other.pattern, &other.name) == (group.pattern, &group.name));
+            match self.count_of(group) {
+                _ if is_renumbered => {}
+                Some(count) => self.missing_of_count(group, count, present, faults),
+                None if self.ranks > 0 => {
+                    if !groups.contains(group) {
+                        faults.add_range(group, "missing", None);
+                    }
                 }
-            } else if !present.contains(&(pattern, None)) {
-                faults.add((pattern, None), "missing");
+                None => self
+                    .learned
+                    .largest
+                    .range((group.clone(), None)..=(group.clone(), Some(u64::MAX)))
+                    .filter(|key| !present.contains(key))
+                    .for_each(|key| faults.add(key, "missing")),
             }
         }
     }
 
-    /// Runs of ranks below the declared number that are not there, however large that number is.
-    fn gaps(&self, pattern: usize, present: &BTreeSet<Key>) -> Vec<(u64, u64)> {
-        let there = present.range((pattern, Some(0))..(pattern, Some(self.ranks)));
-        let mut gaps = Vec::new();
-        let mut expected = 0;
-        for rank in there.filter_map(|(_, rank)| *rank) {
-            if rank > expected {
-                gaps.push((expected, rank - 1));
-            }
-            expected = rank + 1;
+    /// What a group lacks to its number of ranks: the ranks, where the others' numbers tell; else how many.
+    fn missing_of_count(&self, group: &Group, count: u64, present: &BTreeSet<Key>, faults: &mut Faults) {
+        let ranks_in = |keys: &BTreeSet<Key>| -> BTreeSet<u64> {
+            let keys = keys.range((group.clone(), None)..=(group.clone(), Some(u64::MAX)));
+            keys.filter_map(|(_, rank)| *rank).collect()
+        };
+        let (there, earlier) = (ranks_in(present), ranks_in(&self.learned.largest));
+        let lacking = count.saturating_sub(there.len() as u64);
+        if lacking == 0 {
+            return;
         }
-        if expected < self.ranks {
-            gaps.push((expected, self.ranks - 1));
+        let first = match (earlier.first(), earlier.len() as u64 == count) {
+            (Some(first), true) => Some(*first),
+            _ if there.contains(&0) => Some(0),
+            _ if there.contains(&count) => Some(1),
+            _ => None,
+        };
+        let gaps = first.map(|first| gaps(first, count, &there)).unwrap_or_default();
+        if gaps.iter().map(|(from, to)| to - from + 1).sum::<u64>() == lacking {
+            gaps.into_iter().for_each(|gap| faults.add_range(group, "missing", Some(gap)));
+        } else {
+            faults.add_range(group, &format!("{lacking} of {count} files missing"), None);
         }
-        gaps
     }
+}
+
+/// Runs of numbers among the `count` from `first` on that are not there, however large `count` is.
+fn gaps(first: u64, count: u64, there: &BTreeSet<u64>) -> Vec<(u64, u64)> {
+    let mut gaps = Vec::new();
+    let (mut expected, end) = (first, first.saturating_add(count));
+    for rank in there.range(first..end) {
+        if *rank > expected {
+            gaps.push((expected, rank - 1));
+        }
+        expected = rank + 1;
+    }
+    if expected < end {
+        gaps.push((expected, end - 1));
+    }
+    gaps
 }
 
 impl Faults {
     fn add_state(&mut self, found: &Found) {
         match found.version.as_ref().map(|version| version.state) {
             Some(VersionState::Closed) => {}
-            Some(VersionState::Open) => self.add(found.key, "still open"),
-            Some(VersionState::Interrupted) => self.add(found.key, "interrupted"),
-            Some(VersionState::Lost) => self.add(found.key, "closed early and lost"),
-            None => self.add(found.key, "not committed"),
+            Some(VersionState::Open) => self.add(&found.key, "still open"),
+            Some(VersionState::Interrupted) => self.add(&found.key, "interrupted"),
+            Some(VersionState::Lost) => self.add(&found.key, "closed early and lost"),
+            None => self.add(&found.key, "not committed"),
         }
     }
 
-    fn add(&mut self, (pattern, rank): Key, what: &'static str) {
-        self.add_range(pattern, what, rank.map(|rank| (rank, rank)));
+    fn add(&mut self, (group, rank): &Key, what: &str) {
+        self.add_range(group, what, rank.map(|rank| (rank, rank)));
     }
 
-    fn add_range(&mut self, pattern: usize, what: &'static str, range: Ranks) {
-        self.faults.entry((pattern, what)).or_default().push(range);
+    fn add_range(&mut self, group: &Group, what: &str, range: Ranks) {
+        self.faults.entry((group.pattern, group.name.clone(), what.to_owned())).or_default().push(range);
     }
 
-    /// `of restart.{step}.{rank}: ranks 1, 4-7 missing, rank 2 still open`.
+    /// `of restart.{step}.{rank}: ranks 1, 4-7 missing, rank 2 still open`; of `{name}`: `of processor{rank}/{time}/{name} (U): …`.
     fn text(self, naming: &Naming) -> String {
-        let mut by_pattern: BTreeMap<usize, Vec<String>> = BTreeMap::new();
-        for ((pattern, what), ranges) in self.faults {
+        let mut by_group: BTreeMap<(usize, String), Vec<String>> = BTreeMap::new();
+        for ((pattern, name, what), ranges) in self.faults {
             let ranges = merged(ranges.into_iter().flatten().collect());
-            let text =
-                if ranges.is_empty() { what.to_owned() } else { format!("{} {what}", listed(&ranges)) };
-            by_pattern.entry(pattern).or_default().push(text);
+            let text = if ranges.is_empty() { what } else { format!("{} {what}", listed(&ranges)) };
+            by_group.entry((pattern, name)).or_default().push(text);
         }
-        let texts = by_pattern.into_iter().map(|(pattern, texts)| {
-            let name = naming.patterns().get(pattern).map_or("", |pattern| pattern.text());
-            format!("of {name}: {}", texts.join(", "))
+        let rest = by_group.len().saturating_sub(GROUPS_SHOWN);
+        let texts = by_group.into_iter().take(GROUPS_SHOWN).map(|((pattern, name), texts)| {
+            let pattern = naming.patterns().get(pattern).map_or("", |pattern| pattern.text());
+            let name = if name.is_empty() { String::new() } else { format!(" ({name})") };
+            format!("of {pattern}{name}: {}", texts.join(", "))
         });
-        texts.collect::<Vec<_>>().join("; ")
+        let mut text = texts.collect::<Vec<_>>().join("; ");
+        if rest > 0 {
+            text += &format!("; and of {rest} more");
+        }
+        text
     }
 }
 
@@ -430,7 +514,7 @@ mod tests {
     }
 
     /// Sets by timestep, oldest first: state and reason.
-    fn judged(naming: &str, ranks: u32, files: &[(&str, &str)]) -> Vec<(u64, SetState, String)> {
+    fn judged(naming: &str, ranks: u32, files: &[(&str, &str)]) -> Vec<(Timestep, SetState, String)> {
         let files: Vec<FileVersions> = files.iter().map(|(path, states)| file(path, states)).collect();
         let sets = checkpoint_sets("app", &files, &naming.parse().unwrap(), ranks, None);
         let mut judged: Vec<_> = sets.into_iter().map(|set| (set.timestep, set.state, set.reason)).collect();
@@ -439,7 +523,8 @@ mod tests {
     }
 
     fn states(naming: &str, ranks: u32, files: &[(&str, &str)]) -> Vec<(u64, SetState)> {
-        judged(naming, ranks, files).into_iter().map(|(step, state, _)| (step, state)).collect()
+        let number = |step: Timestep| step.name().parse().unwrap();
+        judged(naming, ranks, files).into_iter().map(|(step, state, _)| (number(step), state)).collect()
     }
 
     use SetState::{Complete, Incomplete, Unknown};
@@ -472,6 +557,72 @@ mod tests {
         assert_eq!(states("", 3, &[&files[..], &[("a.N1.T1", "c")]].concat()), [(1, Complete)]);
         let most = judged("", u32::MAX, &files);
         assert_eq!(most[0].2, "of *.N{rank}.T{step}: ranks 1, 3-4294967294 missing");
+    }
+
+    #[test]
+    fn so_many_ranks_are_a_set_whatever_their_numbers() {
+        let naming = "r.{step}.tile{rank}.nc";
+        let named = |step: u32, tiles: &[u64]| -> Vec<String> {
+            tiles.iter().map(|tile| format!("r.{step}.tile{tile}.nc")).collect()
+        };
+        let judged_with = |ranks, tiles: &[u64], more: &[u64]| {
+            let names = [named(1, tiles), named(2, more)].concat();
+            let files: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "c")).collect();
+            judged(naming, ranks, &files)
+                .into_iter()
+                .map(|(_, state, reason)| (state, reason))
+                .collect::<Vec<_>>()
+        };
+        let whole = (Complete, String::new());
+        let lacks = |what: &str| (Incomplete, format!("of {naming}: {what}"));
+        assert_eq!(judged_with(3, &[1, 2, 3], &[2, 5, 9]), [whole.clone(), whole.clone()]);
+        assert_eq!(judged_with(3, &[1, 2, 3], &[1, 3]), [whole.clone(), lacks("rank 2 missing")]);
+        assert_eq!(judged_with(3, &[1, 2], &[]), [lacks("1 of 3 files missing")]);
+        assert_eq!(judged_with(3, &[2, 3], &[]), [lacks("rank 1 missing")], "3 of them begin at 1");
+        assert_eq!(judged_with(6, &[7], &[]), [lacks("5 of 6 files missing")]);
+        assert_eq!(judged_with(u32::MAX, &[u64::MAX], &[0])[1], lacks("ranks 1-4294967294 missing"));
+    }
+
+    #[test]
+    fn names_that_say_how_many_ranks_there_are_decide_alone() {
+        let naming = "{step}/{name}-{rank}-of-{ranks} {step}/done";
+        let files = ["1/model-00001-of-00002", "1/model-00002-of-00002"].map(|name| (name, "c"));
+        assert_eq!(states(naming, 0, &files), [(1, Complete)]);
+        assert_eq!(states(naming, 5, &files), [(1, Complete)], "they know better than the folder");
+        assert_eq!(
+            judged(naming, 0, &files[1..])[0].2,
+            "of {step}/{name}-{rank}-of-{ranks} (model): rank 1 missing"
+        );
+        // A job that goes on with another number of ranks is measured by that; one that leaves the file out is not whole.
+        let three = ["2/model-1-of-3", "2/model-2-of-3", "2/model-3-of-3"].map(|name| (name, "c"));
+        assert_eq!(states(naming, 0, &[&files[..], &three].concat()), [(1, Complete), (2, Complete)]);
+        assert_eq!(states(naming, 0, &[&files[..], &three[..2]].concat()), [(1, Complete), (2, Incomplete)]);
+        assert_eq!(
+            states(naming, 0, &[&files[..], &[("2/done", "c")]].concat()),
+            [(1, Complete), (2, Incomplete)]
+        );
+        // Two numbers in one timestep: both must be whole.
+        let mixed = [&files[..], &[("1/model-1-of-3", "c")]].concat();
+        assert_eq!(states(naming, 0, &mixed), [(1, Incomplete)]);
+    }
+
+    #[test]
+    fn files_that_a_name_tells_apart_are_needed_of_each_rank() {
+        let naming = "p{rank}/{time}/{name}";
+        let first = ["p0/0.5/U", "p1/0.5/U", "p0/0.5/p", "p1/0.5/p"].map(|name| (name, "c"));
+        assert_eq!(judged(naming, 2, &first)[0].1, Complete);
+        assert_eq!(judged(naming, 2, &first[..3])[0].2, "of p{rank}/{time}/{name} (p): rank 1 missing");
+        let begun = [&first[..], &[("p0/0.75/U", "c"), ("p1/0.75/U", "c")]].concat();
+        let second = &judged(naming, 2, &begun)[1];
+        assert_eq!(
+            (second.0.name(), second.2.as_str()),
+            ("0.75", "of p{rank}/{time}/{name} (p): ranks 0-1 missing")
+        );
+        // Without a number of ranks, nothing tells whether a first set is whole.
+        assert_eq!(judged(naming, 0, &first)[0].1, Unknown);
+        assert_eq!(judged("{time}/{name}", 0, &[("0.5/U", "c")])[0].1, Unknown);
+        let two = [("0.5/U", "c"), ("0.5/p", "c"), ("0.75/p", "c"), ("0.75/U", "c")];
+        assert_eq!(judged("{time}/{name}", 0, &two)[0].1, Complete);
     }
 
     #[test]
@@ -534,7 +685,7 @@ mod tests {
         let naming: Naming = "".parse().unwrap();
         let mut all = Grouped::default();
         names(&[1, 2], 4).iter().for_each(|file| all.add(file, &naming));
-        let taught = all.taught_by(&[1, 2], &naming, None);
+        let taught = all.taught_by(&[1, 2].map(Timestep::from), &naming, None);
         assert_eq!(
             taught.iter().map(Option::is_some).collect::<Vec<_>>(),
             [true, false],
@@ -556,25 +707,28 @@ mod tests {
         // It holds until there is something new.
         let mut more = Grouped::default();
         [names(&[3], 4), names(&[5], 6)].concat().iter().for_each(|file| more.add(file, &naming));
-        let again = more.taught_by(&[3, 5], &naming, Some(&taught));
-        assert_eq!(again.iter().flatten().map(|taught| taught.from).collect::<Vec<_>>(), [5]);
+        let again = more.taught_by(&[3, 5].map(Timestep::from), &naming, Some(&taught));
+        assert_eq!(again.iter().flatten().map(|taught| taught.from).collect::<Vec<_>>(), [Timestep::from(5)]);
         // What stayed from before teaches nothing of what came later.
-        assert_eq!(all.taught_by(&[1], &naming, again[1].as_ref()), [None]);
+        assert_eq!(all.taught_by(&[Timestep::from(1)], &naming, again[1].as_ref()), [None]);
         assert_eq!(taught.members.len(), 1, "however many ranks there are");
-        let with = |ranks| Taught { members: vec![Members { pattern: 0, ranks }], ..taught.clone() };
+        let with = |ranks| Taught {
+            members: vec![Members { pattern: 0, ranks, name: String::new(), of: None }],
+            ..taught.clone()
+        };
         assert!(taught.is_possible() && with(None).is_possible());
         assert!(
             ![(0, u64::MAX), (5, 4), (0, 1 << 30)].into_iter().any(|ranks| with(Some(ranks)).is_possible())
         );
         // Other patterns say nothing of these.
-        let other = all.taught_by(&[1], &"a.N{rank}.T{step}".parse().unwrap(), None);
+        let other = all.taught_by(&[Timestep::from(1)], &"a.N{rank}.T{step}".parse().unwrap(), None);
         assert_eq!(set(3, 4, other[0].as_ref()), Unknown);
         let naming: Naming = "restart.{step}".parse().unwrap();
         let mut all = Grouped::default();
         all.add(&file("restart.7", "c"), &naming);
         assert_eq!(
-            all.taught_by(&[7], &naming, None)[0].as_ref().unwrap().keys(),
-            BTreeSet::from([(0, None)])
+            all.taught_by(&[Timestep::from(7)], &naming, None)[0].as_ref().unwrap().keys(),
+            BTreeSet::from([(Group { pattern: 0, name: String::new(), of: None }, None)])
         );
     }
 }

@@ -216,7 +216,7 @@ fn set() -> CheckpointSet {
         aggregated: false,
     };
     CheckpointSet {
-        timestep: 1,
+        timestep: 1.into(),
         state: SetState::Incomplete,
         reason: "rank 1 is missing".to_owned(),
         members: vec![member, unranked],
@@ -228,7 +228,14 @@ fn set() -> CheckpointSet {
 
 fn fate() -> SetFate {
     let reason = "a newer set is complete".to_owned();
-    SetFate { timestep: 1, state: SetState::Complete, files: 2, bytes: 10, goes: true, reason }
+    SetFate {
+        timestep: "0.5".parse().unwrap(),
+        state: SetState::Complete,
+        files: 2,
+        bytes: 10,
+        goes: true,
+        reason,
+    }
 }
 
 fn exposure() -> Exposed {
@@ -263,7 +270,7 @@ fn status() -> PoolStatus {
         exposed_chunks: 14,
         exposed_bytes: 15 << 20,
         chunks_stuck: 16,
-        exposed: vec![ExposedSet { folder: "app".to_owned(), timestep: Some(1), exposed: exposure() }],
+        exposed: vec![ExposedSet { folder: "app".to_owned(), timestep: Some(1.into()), exposed: exposure() }],
         chunks_away: 17,
         store_is_full: true,
         keepers: vec![
@@ -324,7 +331,7 @@ fn changes() -> Vec<Change> {
         Change::SetAttr { ino, mode: Some(0o600), uid: None, gid: Some(100), atime: None, mtime: Some(-1) },
         Change::DropVersion { ino, version: 2 },
         Change::Learn { ino, cutter: "fsch:4KiB".to_owned() },
-        Change::Seal { ino, timestep: 100, sealed: true },
+        Change::Seal { ino, timestep: 100.into(), sealed: true },
         Change::Finish { ino },
         Change::SetPolicy { ino, pairs: vec![("redundancy".to_owned(), "replicate:3".to_owned())] },
     ]
@@ -442,7 +449,7 @@ fn requests_of_the_pool() -> Vec<ManagerRequest> {
         Q::Fates { folder: ino, lifetime: Some("replace:3".to_owned()), done: true },
         Q::Aggregate {
             folder: Ino(9),
-            timestep: 100,
+            timestep: 100.into(),
             containers: vec![PackedMembers { session, members: vec![(ino, 2), (Ino(8), 1)] }],
         },
         Q::Status,

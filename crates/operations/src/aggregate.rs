@@ -10,7 +10,7 @@ use serde::Serialize;
 use stdchk_aggregate::{AggregateError, Mode, Packing};
 use stdchk_client::{AggregationError, PackedSet};
 use stdchk_model::message::manager::{CheckpointSet, SetState};
-use stdchk_model::{ErrorCode, Failure, Ino};
+use stdchk_model::{ErrorCode, Failure, Ino, Timestep};
 
 use crate::error::{Error, Result};
 use crate::list::bytes_of;
@@ -40,7 +40,7 @@ pub struct Aggregate {
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Aggregated {
     /// Its timestep.
-    pub timestep: u64,
+    pub timestep: Timestep,
     /// Its files.
     pub files: u64,
     /// Their bytes.
@@ -59,7 +59,7 @@ pub struct Aggregated {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Waiting {
     /// Its timestep.
-    pub timestep: u64,
+    pub timestep: Timestep,
     /// What it waits for.
     pub reason: String,
 }
@@ -93,8 +93,8 @@ pub struct Aggregator {
 #[derive(Default)]
 struct Later {
     /// Containers would not have been smaller than the chunks of these members.
-    not_smaller: HashMap<u64, HashSet<(Ino, u64)>>,
-    failed: HashMap<u64, (Instant, String)>,
+    not_smaller: HashMap<Timestep, HashSet<(Ino, u64)>>,
+    failed: HashMap<Timestep, (Instant, String)>,
 }
 
 impl Pool {
@@ -218,7 +218,7 @@ impl Later {
     }
 }
 
-fn aggregated(timestep: u64, packed: &PackedSet) -> Aggregated {
+fn aggregated(timestep: Timestep, packed: &PackedSet) -> Aggregated {
     Aggregated {
         timestep,
         files: packed.files,

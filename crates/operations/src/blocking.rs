@@ -34,7 +34,7 @@ use std::time::Duration;
 use stdchk_client::Depth;
 use stdchk_model::message::handshake::MemberId;
 use stdchk_model::message::manager::Placement;
-use stdchk_model::{BenefactorId, Policy};
+use stdchk_model::{BenefactorId, Policy, Timestep};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::error::{About, Code, Error, Result};
@@ -316,7 +316,7 @@ impl Pool {
     ///
     /// # Errors
     /// Those of that method.
-    pub fn seal(&self, app: &Target, timestep: u64, sealed: bool) -> Result {
+    pub fn seal(&self, app: &Target, timestep: Timestep, sealed: bool) -> Result {
         self.wait(self.pool.seal(app, timestep, sealed))
     }
 

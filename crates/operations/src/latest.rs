@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::Serialize;
 use stdchk_client::{Depth, Pool as Client};
 use stdchk_model::message::manager::{self, Attr, CheckpointSet, SetMember, SetState, TimeNs};
-use stdchk_model::{BenefactorId, ErrorCode, Failure, Redundancy};
+use stdchk_model::{BenefactorId, ErrorCode, Failure, Redundancy, Timestep};
 use stdchk_net::Retry;
 
 use crate::check::{Checker, Health, is_about_content};
@@ -42,7 +42,7 @@ pub enum WhenAway {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PassedOver {
     /// Its timestep.
-    pub timestep: u64,
+    pub timestep: Timestep,
     /// Why it can't, for people.
     pub reason: String,
     /// Whether it can be restarted from once benefactors that are away are back.
@@ -84,7 +84,7 @@ pub struct LatestSet {
     /// The application's folder.
     pub app: String,
     /// The timestep.
-    pub timestep: u64,
+    pub timestep: Timestep,
     /// Always complete.
     pub state: SetState,
     /// Whether every block of it was read and compared with its name just now; else that is what the manager knows.

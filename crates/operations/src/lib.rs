@@ -94,6 +94,7 @@ pub use status::{
     ManagerStatus, Recovery, RegisteredBackup, Savings, Status,
 };
 pub use stdchk_client::Depth;
+pub use stdchk_model::layout::Proposal;
 pub use target::Target;
 pub use transfer::{is_special, refuse_special};
 pub use usage::{Usage, UsageEntry};

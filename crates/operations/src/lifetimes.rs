@@ -1,8 +1,8 @@
 //! How long checkpoint sets live: what goes and why, the end of a job, and seals.
 
 use serde::Serialize;
-use stdchk_model::Ino;
 use stdchk_model::message::manager::{Change, SetFate};
+use stdchk_model::{Ino, Timestep};
 
 use crate::error::{About, Result};
 use crate::namespace;
@@ -58,7 +58,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`Code::NotFound`](crate::Code::NotFound): there is no such folder, or no such set in it.
-    pub async fn seal(&self, app: &Target, timestep: u64, sealed: bool) -> Result {
+    pub async fn seal(&self, app: &Target, timestep: Timestep, sealed: bool) -> Result {
         let ino = namespace::resolve_folder(&self.client, app).await?.ino;
         self.client.change(Change::Seal { ino, timestep, sealed }).await.map(drop).about(app.shown())
     }

@@ -4,16 +4,18 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 use stdchk_client::Pool as Client;
-use stdchk_model::KeyId;
+use stdchk_model::layout::{self, Proposal};
 use stdchk_model::lifetime::Lifetime;
 use stdchk_model::message::manager::{
     Attr, CheckpointSet, FileKind, SetFate, SetMember, SetState, TimeNs, VersionInfo, VersionState,
 };
 use stdchk_model::naming::{Naming, Pattern};
+use stdchk_model::{KeyId, Timestep, sets};
 
 use crate::error::{About, Code, Error, Result};
 use crate::latest::Exposed;
 use crate::namespace;
+use crate::policy::PolicyChange;
 use crate::pool::Pool;
 use crate::target::Target;
 use crate::text::{in_octal, in_time};
@@ -124,7 +126,7 @@ impl From<&SetMember> for Member {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Set {
     /// The timestep.
-    pub timestep: u64,
+    pub timestep: Timestep,
     /// Whether all its files are there.
     pub state: SetState,
     /// Why not; empty if they are.
@@ -183,6 +185,8 @@ pub enum WhyNoSets {
         patterns: Vec<String>,
         /// A file that is there, by its path below the folder.
         example: String,
+        /// A layout or patterns that would fit.
+        proposal: Option<Proposal>,
     },
 }
 
@@ -238,7 +242,8 @@ impl Pool {
         let mut sets: Vec<Set> = sets.iter().map(Set::from).collect();
         if self.client.policy(folder.ino).await.about(app.shown())?.lifetime != Lifetime::Keep {
             let fates = self.client.fates(folder.ino, None, false).await.about(app.shown())?;
-            let fates: HashMap<u64, SetFate> = fates.into_iter().map(|fate| (fate.timestep, fate)).collect();
+            let fates: HashMap<Timestep, SetFate> =
+                fates.into_iter().map(|fate| (fate.timestep, fate)).collect();
             for set in &mut sets {
                 if let Some(fate) = fates.get(&set.timestep) {
                     (set.goes, set.fate) = (fate.goes, fate.reason.clone());
@@ -259,9 +264,44 @@ impl Pool {
             Error::new(Code::Invalid, app.shown(), error, "set `naming` anew with `stdchk policy set`")
         })?;
         let patterns = naming.patterns().iter().map(Pattern::text).map(str::to_owned).collect();
-        let below = example.target.names().iter().skip(app.names().len());
-        let example = below.map(String::as_str).collect::<Vec<_>>().join("/");
-        Ok(WhyNoSets::NoName { patterns, example })
+        let example = namespace::path_below(app, example);
+        let paths: Vec<String> = files.iter().map(|found| namespace::path_below(app, found)).collect();
+        let proposal = layout::proposed(&paths.iter().map(String::as_str).collect::<Vec<_>>());
+        Ok(WhyNoSets::NoName { patterns, example, proposal })
+    }
+
+    /// The checkpoint sets that a folder would have with other `naming`, `ranks` or `layout`, and what `layout` stands for. Nothing is changed.
+    ///
+    /// # Errors
+    /// [`Code::NotFound`]: there is no such folder. [`Code::Invalid`]: the pairs can't be used.
+    pub async fn sets_with(&self, change: &PolicyChange) -> Result<(Sets, Option<Proposal>)> {
+        let app = &change.folder;
+        let folder = self.folder(app).await?;
+        let (pairs, proposal) = self.without_layout(change).await?;
+        let mut policy = self.client.policy(folder.ino).await.about(app.shown())?;
+        for (key, value) in &pairs {
+            // An empty value takes it back to its default.
+            let value = if key == "ranks" && value.is_empty() { "0" } else { value };
+            policy.set(key, value)?;
+        }
+        let naming: Naming = policy.naming.parse().map_err(|error| {
+            Error::new(Code::Invalid, app.shown(), error, "such as `restart.{step}.{rank}`")
+        })?;
+        let mut files = Vec::new();
+        for found in namespace::files(&self.client, app).await? {
+            let path = namespace::path_below(app, &found);
+            if naming.read(&path).is_some() {
+                let ino = found.attr.ino;
+                let versions = self.client.versions(ino).await.about(found.target.shown());
+                files.extend(namespace::if_still_there(versions)?.map(|versions| sets::FileVersions {
+                    path,
+                    ino,
+                    versions,
+                }));
+            }
+        }
+        let sets = sets::checkpoint_sets(&app.path(), &files, &naming, policy.ranks, None);
+        Ok((Sets { app: app.path(), sets: sets.iter().map(Set::from).collect() }, proposal))
     }
 }
 

@@ -267,3 +267,14 @@ pub async fn files(pool: &Client, target: &Target) -> Result<Vec<Found>> {
     all.retain(|found| found.attr.kind == FileKind::File);
     Ok(all)
 }
+
+/// Paths of all files below a folder, from it on.
+pub async fn paths_below(pool: &Client, folder: &Target) -> Result<Vec<String>> {
+    Ok(files(pool, folder).await?.iter().map(|found| path_below(folder, found)).collect())
+}
+
+/// The path of something below a folder, from it on.
+pub fn path_below(folder: &Target, found: &Found) -> String {
+    let names = found.target.names().iter().skip(folder.names().len());
+    names.map(String::as_str).collect::<Vec<_>>().join("/")
+}

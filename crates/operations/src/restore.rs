@@ -16,7 +16,7 @@ use std::time::Instant;
 use serde::Serialize;
 use stdchk_client::{Depth, PieceNames, Pool as Client, Reader};
 use stdchk_model::message::manager::{CheckpointSet, SetMember, SetState};
-use stdchk_model::{ChunkMap, ErrorCode, Extent, Failure, Source};
+use stdchk_model::{ChunkMap, ErrorCode, Extent, Failure, Source, Timestep};
 use tokio::task::{JoinSet, block_in_place};
 
 use crate::error::{About, Code, Error, Result, Tally};
@@ -42,7 +42,7 @@ pub struct Restore {
     /// The application's folder.
     pub app: Target,
     /// The set's timestep; `None`: the newest set that can be restarted from.
-    pub timestep: Option<u64>,
+    pub timestep: Option<Timestep>,
     /// What to do when the newest complete set is away; says nothing where a timestep is named.
     pub when_away: WhenAway,
     /// The folder to restore to, made if it is missing.
@@ -68,7 +68,7 @@ pub struct Restored {
     /// The application's folder.
     pub app: String,
     /// The set's timestep.
-    pub timestep: u64,
+    pub timestep: Timestep,
     /// Its files, by name.
     pub members: Vec<RestoredFile>,
     /// Their bytes.
@@ -93,7 +93,7 @@ impl Pool {
         // What is there may be all that is left of an older set: it is replaced only by what its holders have read.
         let nothing_there = block_in_place(|| is_missing_or_empty(output));
         let mut depth = if nothing_there { Depth::Known } else { Depth::Read };
-        let mut before: Option<(u64, Vec<RestoredFile>)> = None;
+        let mut before: Option<(Timestep, Vec<RestoredFile>)> = None;
         let (set, mut members, tally) = loop {
             let mut tally = Tally::default();
             let set = self.choose(restore, depth, watch, &mut tally).await?;

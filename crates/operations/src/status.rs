@@ -8,7 +8,7 @@ use stdchk_model::message::manager::{
     self, BenefactorInfo, BenefactorState, BrokenEncodings, KeeperInfo, ManagerInfo, MemorySpace, PoolStatus,
     Space,
 };
-use stdchk_model::{Maker, SessionId, Tier, size};
+use stdchk_model::{Maker, SessionId, Tier, Timestep, size};
 
 use crate::error::{About, Code, Error, Result};
 use crate::pool::Pool;
@@ -151,7 +151,7 @@ pub struct ExposedSet {
     /// Its folder.
     pub folder: String,
     /// Absent: files that belong to no set.
-    pub timestep: Option<u64>,
+    pub timestep: Option<Timestep>,
     /// Chunks.
     pub chunks: u64,
     /// Their bytes.

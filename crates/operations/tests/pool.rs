@@ -220,7 +220,7 @@ fn results_are_the_json_that_the_commands_print() {
     same(&["stat", "app/run.N0.T1", "--json"], as_json(&pool.stat(&file, &nobody()).unwrap()));
     same(&["du", "--json"], as_json(&pool.usage(&target("")).unwrap()));
     let latest = pool.latest(&app, WhenAway::Fail, Depth::Known, &nobody()).unwrap().required(&app).unwrap();
-    assert_eq!((latest.timestep, latest.passed_over.len()), (1, 1));
+    assert_eq!((latest.timestep, latest.passed_over.len()), (1.into(), 1));
     same(&["latest", "app", "--json"], as_json(&latest));
     let difference = pool.diff(&file, Some(&target("app/run.N1.T1")), &nobody()).unwrap();
     same(&["diff", "app/run.N0.T1", "app/run.N1.T1", "--json"], as_json(&difference));
@@ -246,7 +246,9 @@ fn a_set_comes_back_and_what_happens_is_told() {
             (Arc::clone(&moved), Arc::clone(&passed_over), Arc::clone(&failed));
         Watch::new(move |event| match event {
             Event::Moved { bytes } => drop(moved.fetch_add(*bytes, Ordering::Relaxed)),
-            Event::PassedOver { set, .. } => drop(passed_over.fetch_add(set.timestep, Ordering::Relaxed)),
+            Event::PassedOver { set, .. } => {
+                drop(passed_over.fetch_add(set.timestep.name().parse().unwrap(), Ordering::Relaxed))
+            }
             Event::Failed(error) => {
                 assert_eq!(error.code, Code::NotFound, "{error}");
                 failed.fetch_add(1, Ordering::Relaxed);
@@ -257,17 +259,17 @@ fn a_set_comes_back_and_what_happens_is_told() {
     let mut restore =
         Restore { app: target("app"), timestep: None, when_away: WhenAway::Fail, output: local.path("back") };
     let restored = pool.restore(&restore, &watch).unwrap();
-    assert_eq!((restored.timestep, restored.members.len(), restored.bytes), (1, 2, 400_000));
+    assert_eq!((restored.timestep, restored.members.len(), restored.bytes), (1.into(), 2, 400_000));
     assert_eq!(std::fs::read(local.path("back/run.N1.T1")).unwrap(), random_bytes(200_000, 11));
     assert!(moved.load(Ordering::Relaxed) >= 800_000, "verified, then fetched");
     assert_eq!(passed_over.load(Ordering::Relaxed), 2);
     let again = pool.restore(&restore, &nobody()).unwrap();
     assert!(again.members.iter().all(|member| member.kept), "{again:?}");
-    restore.timestep = Some(2);
+    restore.timestep = Some(2.into());
     let part = pool.restore(&restore, &watch).unwrap();
     assert_eq!((part.members.len(), failed.load(Ordering::Relaxed)), (1, 1));
     assert_eq!(part.tally.outcome("app").unwrap_err().code, Code::Partial);
-    restore.timestep = Some(3);
+    restore.timestep = Some(3.into());
     assert_eq!(pool.restore(&restore, &nobody()).unwrap_err().code, Code::NotFound);
 }
 

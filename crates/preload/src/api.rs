@@ -9,6 +9,7 @@ use libc::c_int;
 use stdchk_filestate::index::set_label;
 use stdchk_filestate::watch::Watch;
 use stdchk_filestate::{Error, checkpoint, control, driver, restore};
+use stdchk_model::Timestep;
 
 use crate::active::{decide, set_errno, watch};
 use crate::descriptors;
@@ -118,7 +119,7 @@ pub fn renaming(watch: &Watch, to: (BorrowedFd<'_>, &[u8])) {
 }
 
 /// The descriptors are not remembered: nobody goes back to a set from inside, and streams would be laid aside for it.
-fn take_for_set(watch: &Watch, step: u64) {
+fn take_for_set(watch: &Watch, step: Timestep) {
     let taken = refuse_inside_a_call("checkpoint").and_then(|()| {
         descriptors::flush_streams();
         decide(|| checkpoint::take_for_set(&watch.store, &watch.control, step))

@@ -3,14 +3,16 @@
 //! Relies on nothing. The idea: `step-120.2of4.pack` is the second of the four containers of timestep 120; a base whose own
 //! set was packed anew is called `base-IDENTITY.pack`; a draft is hidden behind a dot.
 
+use stdchk_model::Timestep;
+
 /// The name of a container of a set.
-pub(super) fn name_of(timestep: u64, number: usize, of: usize) -> String {
+pub(super) fn name_of(timestep: Timestep, number: usize, of: usize) -> String {
     format!("step-{timestep}.{number}of{of}.pack")
 }
 
 /// Timestep, number and count that a name says.
-pub(super) fn parts_of(name: &str) -> Option<(u64, usize, usize)> {
-    let (timestep, rest) = name.strip_prefix("step-")?.strip_suffix(".pack")?.split_once('.')?;
+pub(super) fn parts_of(name: &str) -> Option<(Timestep, usize, usize)> {
+    let (timestep, rest) = name.strip_prefix("step-")?.strip_suffix(".pack")?.rsplit_once('.')?;
     let (number, of) = rest.split_once("of")?;
     let parts = (timestep.parse().ok()?, number.parse().ok()?, of.parse().ok()?);
     let (timestep, number, of) = parts;
@@ -45,8 +47,19 @@ mod tests {
 
     #[test]
     fn names_say_of_which_set_a_container_is() {
-        assert_eq!(parts_of(&name_of(120, 2, 4)), Some((120, 2, 4)));
-        for other in ["step-1.0of2.pack", "step-1.3of2.pack", "step-01.1of2.pack", "x.pack", "step-1.1of2"] {
+        assert_eq!(parts_of("step-120.2of4.pack"), Some((120.into(), 2, 4)));
+        for timestep in ["0012", "0.005", "1e-05", "-180", "2016-10-13_00:00:00.5"] {
+            let (read, number, of) = parts_of(&name_of(timestep.parse().unwrap(), 2, 4)).unwrap();
+            assert_eq!((read.name(), number, of), (timestep, 2, 4));
+        }
+        for other in [
+            "step-1.0of2.pack",
+            "step-1.3of2.pack",
+            "step-x.1of2.pack",
+            "step-1.01of2.pack",
+            "x.pack",
+            "step-1.1of2",
+        ] {
             assert_eq!(parts_of(other), None, "{other}");
         }
         assert!(is_draft(".step-1.1of2.pack"));

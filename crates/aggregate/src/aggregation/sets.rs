@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use stdchk_model::Timestep;
+
 use super::names::{is_container, is_kept_base, kept_base_name, name_of, parts_of};
 use super::scan::RawFile;
 use super::sink::{Named, Sink};
@@ -138,7 +140,7 @@ impl Sets {
     ///
     /// # Errors
     /// When the sink is away.
-    pub(super) fn published(&mut self, timestep: u64, names: Vec<String>) -> Result<Option<Aggregate>> {
+    pub(super) fn published(&mut self, timestep: Timestep, names: Vec<String>) -> Result<Option<Aggregate>> {
         let (mut containers, of) = (Vec::new(), names.len());
         for name in names {
             // No stamp that a sink gives, so that the next look looks into it again.
@@ -180,7 +182,7 @@ impl Sets {
     }
 
     /// The container of this set that the sink withholds, or what may be the base of one, if it does.
-    pub(super) fn withheld_of(&self, timestep: u64) -> Option<String> {
+    pub(super) fn withheld_of(&self, timestep: Timestep) -> Option<String> {
         let of_set = |name: &str| parts_of(name).is_some_and(|(step, ..)| step == timestep);
         let is_there = |base| self.opened().any(|(_, one)| identity_if_base(one) == Some(base));
         let lacks_base =
@@ -223,11 +225,11 @@ impl Sets {
     }
 
     /// The sets of which all containers are there and can be opened, and all bases that they need.
-    pub(super) fn aggregates(&mut self) -> Result<BTreeMap<u64, Aggregate>> {
+    pub(super) fn aggregates(&mut self) -> Result<BTreeMap<Timestep, Aggregate>> {
         let containers = self.containers()?;
         let bases: HashSet<[u8; 16]> =
             containers.iter().filter_map(|(_, one)| identity_if_base(one)).collect();
-        let mut found: BTreeMap<(u64, usize), Vec<Looked>> = BTreeMap::new();
+        let mut found: BTreeMap<(Timestep, usize), Vec<Looked>> = BTreeMap::new();
         for (name, one) in containers {
             let is_whole = one.base.is_none_or(|base| bases.contains(&base));
             if let Some((timestep, _, of)) = parts_of(&name).filter(|_| is_whole) {
@@ -249,7 +251,7 @@ impl Sets {
 
     /// For every container of a set the one that it may be coded against: the same part of the newest earlier set that
     /// has no base itself, unless `reach` others need it already.
-    pub(super) fn bases(&self, timestep: u64, of: usize, reach: usize) -> Vec<Option<Earlier>> {
+    pub(super) fn bases(&self, timestep: Timestep, of: usize, reach: usize) -> Vec<Option<Earlier>> {
         if reach == 0 {
             return Vec::new();
         }
@@ -271,7 +273,7 @@ impl Sets {
     }
 
     /// The part of the newest earlier set that corresponds to each container of a set.
-    pub(super) fn earlier(&self, timestep: u64, of: usize) -> Vec<Option<Arc<Described>>> {
+    pub(super) fn earlier(&self, timestep: Timestep, of: usize) -> Vec<Option<Arc<Described>>> {
         let newest = |number| {
             let parts = self.opened().filter_map(|(name, one)| Some((parts_of(name)?, one)));
             let fitting = parts.filter(|(parts, _)| parts.0 < timestep && (parts.1, parts.2) == (number, of));
@@ -281,7 +283,7 @@ impl Sets {
     }
 
     /// Where a container is until it is verified.
-    pub(super) fn draft(&self, timestep: u64, number: usize, of: usize) -> PathBuf {
+    pub(super) fn draft(&self, timestep: Timestep, number: usize, of: usize) -> PathBuf {
         self.sink.draft(&name_of(timestep, number, of))
     }
 
@@ -289,7 +291,7 @@ impl Sets {
     pub(super) fn publish(
         &self,
         draft: &Path,
-        timestep: u64,
+        timestep: Timestep,
         (number, of): (usize, usize),
         watch: Watch<'_>,
     ) -> Result<String> {
@@ -357,7 +359,7 @@ impl Sets {
     ///
     /// # Errors
     /// Of `raw_is_there`, or of the sink.
-    pub(super) fn forget(&mut self, timestep: u64, raw_is_there: impl Fn() -> Result<()>) -> Result<()> {
+    pub(super) fn forget(&mut self, timestep: Timestep, raw_is_there: impl Fn() -> Result<()>) -> Result<()> {
         let of_set = |name: &str| parts_of(name).is_some_and(|(step, ..)| step == timestep);
         // What was not there at the last look is of another aggregator, and is found at the next.
         if !self.known.keys().any(|name| of_set(name)) {

@@ -340,8 +340,8 @@ fn a_set_of_which_a_raw_file_can_not_be_read_keeps_no_other_waiting() {
         None
     };
     let round = world.start_with(world.aggregation(), Arc::new(hook)).unwrap().round().unwrap();
-    let waiting: Vec<u64> = round.waiting.iter().map(|(timestep, _)| *timestep).collect();
-    assert_eq!((round.removed, waiting, round.refused_anew), (2, vec![1], true), "{round:?}");
+    let waiting: Vec<String> = round.waiting.iter().map(|(timestep, _)| timestep.to_string()).collect();
+    assert_eq!((round.removed, waiting, round.refused_anew), (2, vec!["1".to_owned()], true), "{round:?}");
 }
 
 #[test]

@@ -17,7 +17,7 @@ use stdchk_aggregate::{
     AggregateError, AggregatedSet, Aggregation, Aggregator, FolderSink, Packing, Round, Sink,
 };
 use stdchk_model::naming::Naming;
-use stdchk_model::size;
+use stdchk_model::{Timestep, size};
 use stdchk_objects::ObjectSink;
 
 use super::pack::{Level, Resources, mode_of};
@@ -257,7 +257,7 @@ struct Withheld {
 
 #[derive(Serialize)]
 struct ReportedSet {
-    timestep: u64,
+    timestep: Timestep,
     files: u64,
     bytes: u64,
     stored_bytes: u64,
@@ -269,7 +269,7 @@ struct ReportedSet {
 
 #[derive(Serialize)]
 struct Waiting {
-    timestep: u64,
+    timestep: Timestep,
     reason: String,
 }
 
@@ -305,9 +305,11 @@ fn report(arguments: &Arguments, round: &Round, elapsed: Duration, quiet: bool) 
     if arguments.json {
         let withheld = round.withheld.iter().cloned();
         let withheld = withheld.map(|(container, reason)| Withheld { container, reason }).collect();
-        let listed = |timesteps: &[(u64, String)]| {
-            let one =
-                |(timestep, reason): &(u64, String)| Waiting { timestep: *timestep, reason: reason.clone() };
+        let listed = |timesteps: &[(Timestep, String)]| {
+            let one = |(timestep, reason): &(Timestep, String)| Waiting {
+                timestep: *timestep,
+                reason: reason.clone(),
+            };
             timesteps.iter().map(one).collect()
         };
         return output::json(&Report {

@@ -3,7 +3,7 @@
 use clap::Args;
 use stdchk_model::message::manager::{FileKind, SetState, VersionState};
 use stdchk_model::size;
-use stdchk_operations::{Pool, Set, Target, Version, WhyNoSets};
+use stdchk_operations::{Pool, Proposal, Set, Sets, Target, Version, WhyNoSets};
 
 use crate::context::Context;
 use crate::exit::Outcome;
@@ -103,6 +103,11 @@ async fn sets(pool: &Pool, target: &Target, json: bool) -> Outcome {
     if found.sets.is_empty() {
         return no_sets(pool, target).await;
     }
+    print_sets(&found)
+}
+
+/// Prints sets as a table.
+pub fn print_sets(found: &Sets) -> Outcome {
     let mut table = Table::new(&[">timestep", "state", ">files", ">size", "committed", "remark"]);
     for set in &found.sets {
         table.row([
@@ -122,14 +127,38 @@ async fn no_sets(pool: &Pool, target: &Target) -> Outcome {
     let shown = target.shown();
     match pool.why_no_sets(target).await? {
         WhyNoSets::NoFiles => output::note(format_args!("{shown}: it has no files, so no checkpoint sets")),
-        WhyNoSets::NoName { patterns, example } => output::note(format_args!(
-            "{shown}: no file has a name like `{}`, so there are no checkpoint sets; there is for instance `{}`: tell with \
-             `stdchk policy set {shown} 'naming=PATTERN'` where {{step}} and {{rank}} stand in the names",
+        WhyNoSets::NoName { patterns, example, proposal } => output::note(format_args!(
+            "{shown}: no file has a name like `{}`, so there are no checkpoint sets; there is for instance `{}`{}",
             output::shown(&patterns.join(" ")),
             output::shown(&example),
+            next_step(&shown, proposal.as_ref()),
         )),
     }
     Ok(())
+}
+
+/// What a person can set so that the folder's files make sets.
+fn next_step(shown: &str, proposal: Option<&Proposal>) -> String {
+    match proposal {
+        None => format!(
+            ": tell with `stdchk policy set {shown} 'naming=PATTERN'` where {{step}}, {{time}} or {{date}}, and {{rank}}, stand in the names"
+        ),
+        Some(Proposal { layout: Some(layout), why, .. }) => {
+            let name = layout.name;
+            let why = output::shown(why);
+            format!(
+                ". `stdchk policy set {shown} layout={name}` would fit: {why}. For other names set `naming=PATTERN`"
+            )
+        }
+        Some(Proposal { naming, ranks, why, .. }) => {
+            let ranks = ranks.map(|ranks| format!(" ranks={ranks}")).unwrap_or_default();
+            format!(
+                ". `stdchk policy set {shown} 'naming={}'{ranks}` would fit: {}",
+                output::shown(naming),
+                output::shown(why)
+            )
+        }
+    }
 }
 
 /// What else is to be said of a set.

@@ -1,9 +1,9 @@
 //! `stdchk policy`: how the files of an application's folder are written, cut, protected and named.
 
 use clap::{Args, Subcommand};
-use stdchk_model::Redundancy;
 use stdchk_model::policy::KEYS;
-use stdchk_operations::{PolicyChange, PolicyChanged, Target, check_pair};
+use stdchk_model::{Redundancy, layout};
+use stdchk_operations::{PolicyChange, PolicyChanged, Proposal, Target, check_pair};
 
 use crate::context::Context;
 use crate::exit::{CommandError, Outcome};
@@ -15,7 +15,9 @@ use crate::output;
 Example:
   stdchk policy get climate
   stdchk policy set climate redundancy=replicate:3 semantics=pessimistic
-  stdchk policy set climate 'naming=restart.{step}.{rank}' ranks=4")]
+  stdchk policy set climate 'naming=restart.{step}.{rank}' ranks=4
+  stdchk policy set climate layout=wrf
+  stdchk policy set climate layout=auto --dry-run")]
 pub struct Arguments {
     /// What to do.
     #[command(subcommand)]
@@ -41,7 +43,7 @@ enum Action {
         /// Pairs of key and value
         #[arg(required = true, value_name = "KEY=VALUE")]
         pairs: Vec<String>,
-        /// Only say which checkpoint sets would go by `lifetime=VALUE`
+        /// Only say which checkpoint sets would go by `lifetime=VALUE`, or which there would be by `layout`, `naming` and `ranks`
         #[arg(short = 'n', long)]
         dry_run: bool,
         /// Report a dry run as JSON
@@ -81,18 +83,22 @@ async fn set(app: &str, texts: &[String], context: &Context) -> Outcome {
     Ok(())
 }
 
-/// Says which sets would go by another lifetime.
+/// Says which sets would go by another lifetime, or which there would be by other names.
 async fn try_out(app: &str, texts: &[String], json: bool, context: &Context) -> Outcome {
     let app = Target::parse_plain(app)?;
     let pairs = texts.iter().map(|text| pair(text)).collect::<Outcome<Vec<_>>>()?;
     let lifetime = match pairs.as_slice() {
         [(key, lifetime)] if key == "lifetime" => lifetime,
+        pairs if pairs.iter().all(|(key, _)| ["layout", "naming", "ranks"].contains(&key.as_str())) => {
+            let change = PolicyChange { folder: app, pairs: pairs.to_vec() };
+            return try_names(&change, json, context).await;
+        }
         _ => {
-            let cause = "a dry run says which sets would go, which is for `lifetime` alone to say";
+            let cause = "a dry run says which sets would go by `lifetime`, or which there would be by `layout`, `naming` and `ranks`";
             return Err(CommandError::usage(
                 texts.join(" "),
                 cause,
-                "give `lifetime=VALUE` and nothing else",
+                "give `lifetime=VALUE` and nothing else, or only the other three",
             ));
         }
     };
@@ -100,11 +106,35 @@ async fn try_out(app: &str, texts: &[String], json: bool, context: &Context) -> 
     super::done::print(&fates, json, "would go")
 }
 
+/// Says which sets there would be by other names.
+async fn try_names(change: &PolicyChange, json: bool, context: &Context) -> Outcome {
+    let (sets, proposal) = context.pool().await?.sets_with(change).await?;
+    if let Some(proposal) = &proposal {
+        note_layout(proposal);
+    }
+    match json {
+        true => output::json(&sets),
+        false => super::ls::print_sets(&sets),
+    }
+}
+
+/// Says what `layout` stands for, and why.
+fn note_layout(proposal: &Proposal) {
+    let name = proposal.layout.map_or("", |layout| layout.name);
+    let ranks = proposal.ranks.map(|ranks| format!(" ranks={ranks}")).unwrap_or_default();
+    let (naming, why) = (output::shown(&proposal.naming), output::shown(&proposal.why));
+    let layout = if name.is_empty() { String::new() } else { format!("layout={name}: ") };
+    output::note(format_args!("{layout}'naming={naming}'{ranks}: {why}"));
+}
+
 /// Says what a person may not expect.
 fn note(shown: &str, changed: &PolicyChanged) {
-    let PolicyChanged { created, fixed_pattern, redundancy, benefactors } = changed;
+    let PolicyChanged { created, layout, fixed_pattern, redundancy, benefactors } = changed;
     if *created {
         output::note(format_args!("created folder {shown}"));
+    }
+    if let Some(proposal) = layout {
+        note_layout(proposal);
     }
     if let Some(pattern) = fixed_pattern {
         output::note(format_args!(
@@ -146,10 +176,30 @@ fn keys() -> String {
             name = "";
         }
     }
+    text.push_str(&format!(
+        "  {:<10} {}\n",
+        "layout", "a known code's `naming` and `ranks`; `auto` finds one that fits the files that are there:"
+    ));
+    text.push_str(&wrapped(&layout::names(), 92));
     text.push_str(
         "An empty value (`redundancy=`) takes a key back to its default. The folder is made if it is missing.\n\n\
          Example:\n  stdchk policy set climate redundancy=replicate:1 cutter=cdc:64KiB",
     );
+    text
+}
+
+/// Words in indented lines of so many columns at most.
+fn wrapped(words: &[&str], columns: usize) -> String {
+    let mut text = String::new();
+    let mut line = String::new();
+    for word in words {
+        if line.len() + word.len() + 2 > columns {
+            text.push_str(&format!("  {:<10} {line},\n", ""));
+            line.clear();
+        }
+        line = if line.is_empty() { (*word).to_owned() } else { format!("{line}, {word}") };
+    }
+    text.push_str(&format!("  {:<10} {line}\n", ""));
     text
 }
 

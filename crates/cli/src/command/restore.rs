@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use stdchk_model::size;
+use stdchk_model::timestep::BadTimestep;
+use stdchk_model::{Timestep, size};
 use stdchk_operations::{Restore, Restored, Target};
 
 use super::away::Away;
@@ -28,7 +29,7 @@ pub struct Arguments {
     app: String,
     /// The set's timestep
     #[arg(long, value_name = "TIMESTEP", value_parser = timestep, conflicts_with_all = ["wait", "or_older"])]
-    set: Option<u64>,
+    set: Option<Timestep>,
     #[command(flatten)]
     away: Away,
     /// Folder to restore to; made if it is missing
@@ -40,8 +41,8 @@ pub struct Arguments {
 }
 
 /// Reads the timestep of a set.
-pub fn timestep(text: &str) -> Result<u64, String> {
-    text.parse().map_err(|_| "a timestep is a number; `stdchk ls APP --sets` lists the timesteps".to_owned())
+pub fn timestep(text: &str) -> Result<Timestep, String> {
+    text.parse().map_err(|error: BadTimestep| format!("{error}; `stdchk ls APP --sets` lists them"))
 }
 
 /// Runs the command.

@@ -1,6 +1,7 @@
 //! `stdchk seal`: a checkpoint set that no lifetime removes.
 
 use clap::Args;
+use stdchk_model::Timestep;
 use stdchk_operations::Target;
 
 use crate::context::Context;
@@ -20,7 +21,7 @@ pub struct Arguments {
     app: String,
     /// Timestep of the set
     #[arg(long, value_name = "TIMESTEP")]
-    set: u64,
+    set: Timestep,
     /// Take the seal off
     #[arg(long)]
     undo: bool,

@@ -11,6 +11,7 @@ mod install;
 mod lifecycle;
 mod memory;
 mod mistakes;
+mod names;
 mod object_faults;
 mod objects;
 mod pack;

@@ -7,6 +7,7 @@
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 
 use rustix::fs::OFlags;
+use stdchk_model::Timestep;
 use stdchk_model::naming::Naming;
 
 use super::Watch;
@@ -30,13 +31,13 @@ impl SetFolder {
         Ok(Self { prefix: [options.folder.as_os_str().as_bytes(), b"/"].concat(), naming })
     }
 
-    fn step_of_path(&self, canonical: &[u8]) -> Option<u64> {
+    fn step_of_path(&self, canonical: &[u8]) -> Option<Timestep> {
         let below = std::str::from_utf8(canonical.strip_prefix(self.prefix.as_slice())?).ok()?;
         self.naming.read(below)?.step
     }
 
     /// The timestep of the file behind `fd`, if that can write to it.
-    pub(super) fn step_of(&self, fd: BorrowedFd<'_>) -> Option<u64> {
+    pub(super) fn step_of(&self, fd: BorrowedFd<'_>) -> Option<Timestep> {
         let flags = rustix::fs::fcntl_getfl(fd).ok()?;
         let writes = !flags.contains(OFlags::PATH) && flags & OFlags::ACCMODE != OFlags::RDONLY;
         if writes { self.step_of_path(&descriptor_path(fd).ok()?) } else { None }
@@ -52,14 +53,14 @@ impl Watch {
 
     /// The descriptor `fd` is about to be closed: the timestep of its file, if that is one of a set.
     /// Takes no lock: dropping a descriptor of our own, also in the midst of a decision, comes by here.
-    pub fn closes_member(&self, fd: RawFd) -> Option<u64> {
+    pub fn closes_member(&self, fd: RawFd) -> Option<Timestep> {
         let step = self.table.member(fd)?;
         self.table.set_member(fd, None);
         Some(step)
     }
 
     /// A file is about to get this name: the timestep, if that makes it one of a set.
-    pub fn names_member(&self, directory: BorrowedFd<'_>, path: &[u8]) -> Option<u64> {
+    pub fn names_member(&self, directory: BorrowedFd<'_>, path: &[u8]) -> Option<Timestep> {
         let sets = self.sets.as_ref()?;
         sets.step_of_path(&self.canonical(directory, path)?)
     }
@@ -94,7 +95,7 @@ mod tests {
             naming: "step{step}/rank{rank}.dat".into(),
         };
         let folder = SetFolder::new(&options).unwrap();
-        assert_eq!(folder.step_of_path(b"/mnt/pool/run/step0040/rank2.dat"), Some(40));
+        assert_eq!(folder.step_of_path(b"/mnt/pool/run/step0040/rank2.dat"), Some(40.into()));
         assert_eq!(folder.step_of_path(b"/mnt/pool/run/step0040/rank2.dat.tmp"), None);
         assert_eq!(folder.step_of_path(b"/mnt/pool/runs/step0040/rank2.dat"), None);
         assert!(SetFolder::new(&store::Sets { naming: "{".into(), ..options }).is_err());

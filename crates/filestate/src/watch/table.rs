@@ -9,6 +9,9 @@ use std::os::fd::RawFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use stdchk_model::Timestep;
+use stdchk_model::timestep::NAME_BYTES_MAX;
+
 use crate::record::Inode;
 
 /// Descriptors in one page.
@@ -39,8 +42,34 @@ struct Entry {
     word: AtomicU64,
     /// The file, or 0.
     inode: AtomicU64,
-    /// One more than the timestep of the checkpoint set that its file belongs to, or 0.
-    member: AtomicU64,
+    /// The name of the timestep of the checkpoint set that its file belongs to, with zeros behind it; all zero: none.
+    member: [AtomicU64; NAME_BYTES_MAX / 8],
+}
+
+impl Entry {
+    fn set_member(&self, step: Option<Timestep>) {
+        let mut name = [0; NAME_BYTES_MAX];
+        if let Some(step) = step {
+            name.iter_mut().zip(step.name().bytes()).for_each(|(byte, of_name)| *byte = of_name);
+        }
+        for (word, bytes) in self.member.iter().zip(name.as_chunks().0) {
+            word.store(u64::from_le_bytes(*bytes), Ordering::Relaxed);
+        }
+    }
+
+    /// A program that closes a descriptor while another thread opens it may read half of a name, which is none, or another
+    /// timestep: a state is taken that nobody asks for.
+    fn member(&self) -> Option<Timestep> {
+        if self.member.first()?.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let mut name = [0; NAME_BYTES_MAX];
+        for (bytes, word) in name.as_chunks_mut().0.iter_mut().zip(&self.member) {
+            *bytes = word.load(Ordering::Relaxed).to_le_bytes();
+        }
+        let length = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
+        std::str::from_utf8(name.get(..length)?).ok()?.parse().ok()
+    }
 }
 
 /// The entries.
@@ -77,25 +106,25 @@ impl Table {
     }
 
     /// Notes that `fd` is open on a file of the checkpoint set of this timestep, or that it is not.
-    pub(super) fn set_member(&self, fd: RawFd, step: Option<u64>) {
+    pub(super) fn set_member(&self, fd: RawFd, step: Option<Timestep>) {
         if step.is_some() {
             self.page(fd);
         }
         if let Some(entry) = self.entry(fd) {
-            entry.member.store(step.map_or(0, |step| step.wrapping_add(1)), Ordering::Relaxed);
+            entry.set_member(step);
         }
     }
 
     /// The timestep of the set that the file of `fd` belongs to.
     #[inline]
-    pub(super) fn member(&self, fd: RawFd) -> Option<u64> {
-        self.entry(fd)?.member.load(Ordering::Relaxed).checked_sub(1)
+    pub(super) fn member(&self, fd: RawFd) -> Option<Timestep> {
+        self.entry(fd)?.member()
     }
 
     /// No descriptor in `first..=last` is open on a file of a set.
     pub(super) fn clear_members(&self, first: RawFd, last: RawFd) {
         for entry in self.entries_in(first, last) {
-            entry.member.store(0, Ordering::Relaxed);
+            entry.set_member(None);
         }
     }
 
@@ -217,14 +246,17 @@ mod tests {
     #[test]
     fn members_of_sets_are_known_without_being_watched() {
         let table = Table::new();
-        for (fd, step) in [(3, 0), (4, 7), (2000, 7)] {
-            table.set_member(fd, Some(step));
+        let name = |fd| table.member(fd).map(|step| step.to_string());
+        let longest = "0.123456789012345678901234567890".to_owned();
+        assert_eq!(longest.len(), NAME_BYTES_MAX);
+        for (fd, step) in [(3, "0"), (4, "7"), (2000, longest.as_str())] {
+            table.set_member(fd, step.parse().ok());
         }
         table.set_member(4, None);
-        assert_eq!([3, 4, 5, 2000].map(|fd| table.member(fd)), [Some(0), None, None, Some(7)]);
+        assert_eq!([3, 4, 5, 2000].map(name), [Some("0".to_owned()), None, None, Some(longest)]);
         assert!(!table.is_watched(3));
         table.clear_members(100, 3000);
-        assert_eq!([3, 2000].map(|fd| table.member(fd)), [Some(0), None]);
+        assert_eq!([3, 2000].map(name), [Some("0".to_owned()), None]);
     }
 
     #[test]

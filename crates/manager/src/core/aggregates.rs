@@ -10,7 +10,7 @@ use std::fmt::Display;
 
 use stdchk_model::message::manager::{ManagerReply, PackedMembers, SetState};
 use stdchk_model::{
-    ChunkId, ClientId, Durability, ErrorCode, Failure, InContainer, Ino, KeyId, MapRoot, SessionId,
+    ChunkId, ClientId, Durability, ErrorCode, Failure, InContainer, Ino, KeyId, MapRoot, SessionId, Timestep,
 };
 
 use super::{Answer, Core, Now, check_length, unavailable};
@@ -45,7 +45,7 @@ impl Core {
     pub(super) fn aggregate(
         &mut self,
         folder: Ino,
-        timestep: u64,
+        timestep: Timestep,
         containers: &[PackedMembers],
         now: Now,
     ) -> Answer {
@@ -100,7 +100,7 @@ impl Core {
     }
 
     /// Refuses members that are not all of a complete set, or lie in containers already.
-    fn check_set(&self, folder: Ino, timestep: u64, replaced: &[Replaced]) -> Result<(), Failure> {
+    fn check_set(&self, folder: Ino, timestep: Timestep, replaced: &[Replaced]) -> Result<(), Failure> {
         let sets = self.all_sets(folder)?;
         let set = sets.iter().find(|set| set.timestep == timestep && set.state == SetState::Complete);
         let gone = || {

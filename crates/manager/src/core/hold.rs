@@ -25,7 +25,7 @@ use stdchk_model::message::manager::{
 use stdchk_model::naming::Naming;
 use stdchk_model::policy::Exposure;
 use stdchk_model::sets::FileVersions;
-use stdchk_model::{Failure, Ino, MapRoot, Policy, SessionId};
+use stdchk_model::{Failure, Ino, MapRoot, Policy, SessionId, Timestep};
 
 use super::exposure::{Count, SHARED, Shortage, Span};
 use super::inode::Body;
@@ -57,8 +57,8 @@ impl Milestone {
 /// Positions of the timesteps of one folder.
 #[derive(Debug, Default)]
 struct Timesteps {
-    positions: HashMap<u64, TimeNs>,
-    by_position: BTreeMap<TimeNs, u64>,
+    positions: HashMap<Timestep, TimeNs>,
+    by_position: BTreeMap<TimeNs, Timestep>,
     /// How many were left when it was looked last which of them are still there.
     left: usize,
 }
@@ -69,7 +69,7 @@ pub(super) struct Begun(HashMap<Ino, Timesteps>);
 
 impl Begun {
     /// A file of a timestep was committed at `at`; the position of its set.
-    pub(super) fn note(&mut self, folder: Ino, timestep: u64, at: TimeNs) -> TimeNs {
+    pub(super) fn note(&mut self, folder: Ino, timestep: Timestep, at: TimeNs) -> TimeNs {
         let Timesteps { positions, by_position, .. } = self.0.entry(folder).or_default();
         let known = *positions.entry(timestep).or_insert(at);
         if at < known {
@@ -81,11 +81,11 @@ impl Begun {
         position
     }
 
-    fn get(&self, folder: Ino, timestep: u64) -> Option<TimeNs> {
+    fn get(&self, folder: Ino, timestep: Timestep) -> Option<TimeNs> {
         self.0.get(&folder)?.positions.get(&timestep).copied()
     }
 
-    fn timestep_at(&self, folder: Ino, position: TimeNs) -> Option<u64> {
+    fn timestep_at(&self, folder: Ino, position: TimeNs) -> Option<Timestep> {
         self.0.get(&folder)?.by_position.get(&position).copied()
     }
 
@@ -95,7 +95,7 @@ impl Begun {
     }
 
     /// Forgets timesteps of a folder of which nothing is left.
-    fn retain(&mut self, folder: Ino, alive: &HashSet<u64>) {
+    fn retain(&mut self, folder: Ino, alive: &HashSet<Timestep>) {
         let Some(known) = self.0.get_mut(&folder) else { return };
         known.positions.retain(|timestep, _| alive.contains(timestep));
         known.by_position.retain(|_, timestep| alive.contains(timestep));
@@ -114,10 +114,10 @@ pub(super) struct NamedBelow {
 
 impl NamedBelow {
     /// The timestep that a version of the file belongs to, which is its number where the file is written again and again.
-    pub(super) fn timestep(&self, name: &str, version: u64) -> Option<u64> {
+    pub(super) fn timestep(&self, name: &str, version: u64) -> Option<Timestep> {
         let path = format!("{}{name}", self.prefix);
         let reading = self.naming.as_ref().filter(|_| !name.is_empty())?.read(&path)?;
-        Some(reading.step.unwrap_or(version))
+        Some(reading.step.unwrap_or_else(|| version.into()))
     }
 }
 
@@ -143,7 +143,7 @@ impl Namespace {
     }
 
     /// The folder of a file, and the timestep that a version of it belongs to, if any.
-    fn timestep(&self, ino: Ino, version: u64) -> (Ino, Option<u64>) {
+    fn timestep(&self, ino: Ino, version: u64) -> (Ino, Option<Timestep>) {
         let found = self.inode(ino).and_then(|inode| Ok((inode, self.named_below(inode.parent)?)));
         // A file without a name may have outlived its folder.
         let Ok((inode, below)) = found else { return (SHARED, None) };
@@ -193,7 +193,7 @@ impl Core {
     }
 
     /// The timesteps of a folder of which there are files.
-    fn timesteps_of(&self, folder: Ino) -> HashSet<u64> {
+    fn timesteps_of(&self, folder: Ino) -> HashSet<Timestep> {
         let Ok(naming) = self.namespace.policy(folder).map(|policy| policy.naming.parse::<Naming>()) else {
             return HashSet::new();
         };
@@ -205,7 +205,9 @@ impl Core {
         let read = |file: &FileVersions| naming.as_ref().ok()?.read(&file.path).map(|reading| reading.step);
         let timesteps = |file: FileVersions| {
             let step = read(&file);
-            file.versions.into_iter().filter_map(move |info| Some(step?.unwrap_or(info.version)))
+            file.versions
+                .into_iter()
+                .filter_map(move |info| Some(step?.unwrap_or_else(|| info.version.into())))
         };
         files.into_iter().flat_map(timesteps).collect()
     }

@@ -15,7 +15,7 @@ use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use stdchk_model::lifetime::{Done, Lifetime, Rules};
 use stdchk_model::message::manager::{Attr, Change, ManagerReply, SetState};
 use stdchk_model::sets::Taught;
-use stdchk_model::{ErrorCode, Failure, Ino};
+use stdchk_model::{ErrorCode, Failure, Ino, Timestep};
 
 use super::inode::Body;
 use super::look::Look;
@@ -37,7 +37,7 @@ const WAIT_MS: u64 = 5_000;
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(super) struct Noted {
     /// Timesteps of the sealed ones.
-    pub sealed: BTreeSet<u64>,
+    pub sealed: BTreeSet<Timestep>,
     /// The job has succeeded, and sets may be left that go.
     pub done: Option<Done>,
     /// What those that are gone have taught.
@@ -181,7 +181,7 @@ impl Namespace {
         }
     }
 
-    pub(super) fn seal(&mut self, folder: Ino, timestep: u64, sealed: bool) -> Result<(), Failure> {
+    pub(super) fn seal(&mut self, folder: Ino, timestep: Timestep, sealed: bool) -> Result<(), Failure> {
         self.directory(folder)?;
         let many = self.noted.get(&folder).map_or(0, |noted| noted.sealed.len());
         if sealed && many >= SEALED_MAX {

@@ -24,7 +24,7 @@ use stdchk_model::limits::{CHUNK_BYTES_DEFAULT, LIST_ENTRIES_MAX};
 use stdchk_model::message::manager::{CheckpointSet, SetFate, SetMember, SetState, TimeNs, VersionState};
 use stdchk_model::naming::Naming;
 use stdchk_model::sets::{FileVersions, Found, Grouped, Taught};
-use stdchk_model::{ErrorCode, Failure, Ino};
+use stdchk_model::{ErrorCode, Failure, Ino, Timestep};
 
 use super::Core;
 use super::inode::{Body, Version};
@@ -85,7 +85,7 @@ struct Place {
 /// A set that goes.
 #[derive(Debug)]
 struct Going {
-    timestep: u64,
+    timestep: Timestep,
     fate: Fate,
     /// When the last of its files was written or named.
     position: TimeNs,
@@ -378,7 +378,7 @@ impl Core {
     /// It is known what goes.
     fn choose(&self, look: &mut Look) {
         let sets = look.facts.iter().zip(&look.fates).rev().filter(|(_, fate)| fate.goes());
-        let (timesteps, facts): (Vec<u64>, Vec<(Fate, TimeNs)>) =
+        let (timesteps, facts): (Vec<Timestep>, Vec<(Fate, TimeNs)>) =
             sets.map(|(set, fate)| (set.timestep, (*fate, set.position))).unzip();
         let before = self.namespace.noted.get(&look.folder).and_then(|noted| noted.taught.as_ref());
         let taught = look.files.taught_by(&timesteps, &look.naming, before);
@@ -437,7 +437,7 @@ impl Core {
             }
             self.settle_references();
             if set.files.is_empty() {
-                let (folder, timestep, why) = (&look.path, set.timestep, set.fate.to_string());
+                let (folder, timestep, why) = (&look.path, set.timestep.to_string(), set.fate.to_string());
                 tracing::info!(folder, timestep, why, "removed a checkpoint set");
                 going.pop();
             }
@@ -538,9 +538,9 @@ impl Core {
         // Less went than would have if all complete sets were whole.
         let complete: Vec<bool> = look.sets.iter().map(|set| set.state == SetState::Complete).collect();
         let wished = look.rules.fates(&look.facts, &complete);
-        let by_timestep: BTreeMap<u64, bool> =
+        let by_timestep: BTreeMap<Timestep, bool> =
             look.facts.iter().zip(&look.fates).map(|(facts, fate)| (facts.timestep, fate.goes())).collect();
-        let is_gone = |timestep: &u64| by_timestep.get(timestep) == Some(&true);
+        let is_gone = |timestep: &Timestep| by_timestep.get(timestep) == Some(&true);
         let waits =
             look.facts.iter().zip(&wished).any(|(facts, fate)| fate.goes() && !is_gone(&facts.timestep));
         let is_left = matches!(&look.stage, Stage::Removing(going) if !going.is_empty());

@@ -58,7 +58,7 @@ impl Packed {
     fn swap_as(&mut self, members: Vec<(Ino, u64)>) -> Result<ManagerReply, Failure> {
         let containers = vec![PackedMembers { session: session(PACKER), members }];
         let folder = self.folder;
-        self.pool.ask(ManagerRequest::Aggregate { folder, timestep: 1, containers })
+        self.pool.ask(ManagerRequest::Aggregate { folder, timestep: 1.into(), containers })
     }
 
     fn swap(&mut self) -> Result<ManagerReply, Failure> {

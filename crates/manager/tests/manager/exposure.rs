@@ -1,6 +1,6 @@
 //! How far writers may get ahead of the copies, and what is said of sets that lack them (I6).
 
-use crate::harness::{CHUNK_LENGTH, Pool, chunk, rename, session};
+use crate::harness::{CHUNK_LENGTH, Pool, chunk, number, rename, session};
 use stdchk_model::message::benefactor::{Command, FailedCopy, NewBlock};
 use stdchk_model::message::manager::{Change, FileKind, Hold, ManagerReply, ManagerRequest};
 use stdchk_model::{BenefactorId, ChunkId, Incarnation, Ino};
@@ -318,7 +318,7 @@ fn a_set_is_as_exposed_as_everything_that_it_shares() {
     assert_eq!(chunks_of(&pool.exposed(folder)), [1, 2, 0]);
     let status = pool.status();
     let told: Vec<(Option<u64>, u64)> =
-        status.exposed.iter().map(|set| (set.timestep, set.exposed.chunks)).collect();
+        status.exposed.iter().map(|set| (set.timestep.map(number), set.exposed.chunks)).collect();
     assert_eq!(told, [(Some(1), 1), (Some(2), 2)]);
     assert_eq!((status.exposed_chunks, status.exposed_bytes), (2, 2 * u64::from(CHUNK_LENGTH)));
     pool.beat(0, &[], &[1]);

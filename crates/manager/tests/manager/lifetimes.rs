@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::harness::{CLIENT, Pool, empty_load};
+use crate::harness::{CLIENT, Pool, empty_load, number};
 use stdchk_manager::store::Table;
 use stdchk_model::message::benefactor::{BenefactorLoad, OwnerWish};
 use stdchk_model::message::manager::{Change, FileKind, ManagerReply, ManagerRequest, SetFate, SetState};
@@ -72,14 +72,16 @@ impl Job {
     /// The timesteps that are there, oldest first.
     fn left(&mut self) -> Vec<u64> {
         match self.pool.ask(ManagerRequest::Sets(self.folder)).unwrap() {
-            ManagerReply::Sets(sets) => sets.iter().rev().map(|set| set.timestep).collect(),
+            ManagerReply::Sets(sets) => sets.iter().rev().map(|set| number(set.timestep)).collect(),
             other => panic!("{other:?}"),
         }
     }
 
     fn state(&mut self, timestep: u64) -> SetState {
         match self.pool.ask(ManagerRequest::Sets(self.folder)).unwrap() {
-            ManagerReply::Sets(sets) => sets.iter().find(|set| set.timestep == timestep).unwrap().state,
+            ManagerReply::Sets(sets) => {
+                sets.iter().find(|set| set.timestep == timestep.into()).unwrap().state
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -93,7 +95,7 @@ impl Job {
     }
 
     fn seal(&mut self, timestep: u64, sealed: bool) -> Result<ManagerReply, stdchk_model::Failure> {
-        self.pool.change(Change::Seal { ino: self.folder, timestep, sealed })
+        self.pool.change(Change::Seal { ino: self.folder, timestep: timestep.into(), sealed })
     }
 
     /// Restarts the manager; the benefactors come back with these chunks.
@@ -464,7 +466,7 @@ fn a_job_that_is_done_leaves_its_last_set_and_the_folder_goes_on_as_before() {
     (1..=5).for_each(|timestep| drop(job.checkpoint(timestep)));
     job.seal(2, true).unwrap();
     let fates = job.fates(None, true);
-    let going: Vec<u64> = fates.iter().filter(|fate| fate.goes).map(|fate| fate.timestep).collect();
+    let going: Vec<u64> = fates.iter().filter(|fate| fate.goes).map(|fate| number(fate.timestep)).collect();
     assert_eq!(going, [4, 3, 1]);
     assert_eq!((fates[1].files, fates[1].bytes), (2, 2000));
     job.settle();

@@ -167,7 +167,7 @@ const TABLE: &[(&str, Asking, [&str; 3])] = &[
         |t| change(Change::Learn { ino: t.file, cutter: "fixed:1MiB".to_owned() }),
         ["oa", "ogta", "oa"],
     ),
-    ("seal", |t| change(Change::Seal { ino: t.app, timestep: 1, sealed: true }), ["oa", "ogta", "oa"]),
+    ("seal", |t| change(Change::Seal { ino: t.app, timestep: 1.into(), sealed: true }), ["oa", "ogta", "oa"]),
     ("finish", |t| change(Change::Finish { ino: t.app }), ["oa", "ogta", "oa"]),
     ("versions", |t| Q::Versions(t.file), ["oga", "ogta", "ota"]),
     ("read a map", |t| Q::OpenVersion { ino: t.file, version: None }, ["oga", "ogta", "ota"]),
@@ -228,7 +228,7 @@ const TABLE: &[(&str, Asking, [&str; 3])] = &[
         "move into containers",
         |t| {
             let packed = PackedMembers { session: session(9), members: vec![(t.file, 2)] };
-            Q::Aggregate { folder: t.app, timestep: 1, containers: vec![packed] }
+            Q::Aggregate { folder: t.app, timestep: 1.into(), containers: vec![packed] }
         },
         ["oa", "oa", "oa"],
     ),

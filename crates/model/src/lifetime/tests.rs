@@ -9,7 +9,7 @@ use SetState::{Complete, Incomplete, Unknown};
 fn set(timestep: u64, state: SetState) -> Facts {
     let position = TimeNs::try_from(timestep).unwrap();
     Facts {
-        timestep,
+        timestep: timestep.into(),
         state,
         position,
         committed: position,
@@ -25,13 +25,17 @@ fn rules(lifetime: &str) -> Rules {
 }
 
 fn done_with(timestep: u64) -> Option<Done> {
-    Some(Done { timestep, position: TimeNs::MAX })
+    Some(Done { timestep: timestep.into(), position: TimeNs::MAX })
+}
+
+fn number(set: &Facts) -> u64 {
+    set.timestep.name().parse().unwrap()
 }
 
 /// The timesteps that stay.
 fn left(rules: &Rules, sets: &[Facts], is_whole: &[bool]) -> Vec<u64> {
     let fates = rules.fates(sets, is_whole);
-    sets.iter().zip(fates).filter(|(_, fate)| !fate.goes()).map(|(set, _)| set.timestep).collect()
+    sets.iter().zip(fates).filter(|(_, fate)| !fate.goes()).map(|(set, _)| number(set)).collect()
 }
 
 /// Complete sets of these timesteps, all whole.
@@ -41,7 +45,14 @@ fn complete(timesteps: &[u64]) -> (Vec<Facts>, Vec<bool>) {
 
 #[test]
 fn a_lifetime_is_read_as_people_write_it_and_printed_the_same() {
-    for text in ["keep", "replace:3", "purge:7d", "replace:3 purge:12h every:100", "purge:90s every:2"] {
+    for text in [
+        "keep",
+        "replace:3",
+        "purge:7d",
+        "replace:3 purge:12h every:100",
+        "purge:90s every:2",
+        "replace:2 every:0.1",
+    ] {
         assert_eq!(text.parse::<Lifetime>().unwrap().to_string(), text);
     }
     assert_eq!("  every:5   replace:1 ".parse::<Lifetime>().unwrap().to_string(), "replace:1 every:5");
@@ -60,6 +71,8 @@ fn what_says_nothing_or_too_much_is_refused_with_the_reason() {
         ("purge:0s", "a duration"),
         ("replace:1 every:1", "write `keep`"),
         ("replace:1 every:0", "write `keep`"),
+        ("replace:1 every:-2", "write `keep`"),
+        ("replace:1 every:2016-10-13", "write `keep`"),
         ("replace:1 replace:2", "once"),
         ("forget:1", "have a meaning"),
     ] {
@@ -143,7 +156,7 @@ fn a_job_that_is_done_leaves_its_last_set_whatever_came_since() {
     // A later run writes 4 and then 6 anew.
     let (mut sets, whole) = complete(&[6, 5, 4, 3]);
     (sets[2].position, sets[0].committed) = (10, 11);
-    let done = Rules { done: Some(Done { timestep: 5, position: 9 }), ..Rules::default() };
+    let done = Rules { done: Some(Done { timestep: 5.into(), position: 9 }), ..Rules::default() };
     assert_eq!(left(&done, &sets, &whole), [6, 5, 4]);
 }
 
@@ -166,7 +179,16 @@ fn any_sets() -> impl Strategy<Value = (Vec<Facts>, Vec<bool>)> {
                 let (state, position, age_ms) = (*state, *position, *age_ms);
                 let committed = position - *written;
                 let [is_sealed, is_shared, is_written] = *flags;
-                Facts { timestep, state, position, committed, age_ms, is_sealed, is_shared, is_written }
+                Facts {
+                    timestep: timestep.into(),
+                    state,
+                    position,
+                    committed,
+                    age_ms,
+                    is_sealed,
+                    is_shared,
+                    is_written,
+                }
             });
         let whole = sets.iter().map(|(state, _, _, (whole, _))| *whole && *state == Complete);
         (facts.collect(), whole.collect())
@@ -176,12 +198,13 @@ fn any_sets() -> impl Strategy<Value = (Vec<Facts>, Vec<bool>)> {
 fn any_rules() -> impl Strategy<Value = Rules> {
     let kept = (prop::option::of(1..5u32), prop::option::of(1..10_000u64), prop::option::of(2..5u64));
     let keeping = kept.prop_filter_map("it says what may go", |(newest, within_ms, every)| {
+        let every = every.map(Timestep::from);
         let may_go = newest.is_some() || within_ms.is_some();
         may_go.then_some(Lifetime::Keeping(Kept { newest, within_ms, every }))
     });
     (prop_oneof![Just(Lifetime::Keep), keeping], prop::option::of((1..12u64, 0..12i64))).prop_map(
         |(lifetime, done)| {
-            let done = done.map(|(timestep, position)| Done { timestep, position });
+            let done = done.map(|(timestep, position)| Done { timestep: timestep.into(), position });
             Rules { lifetime, done }
         },
     )
@@ -202,7 +225,7 @@ proptest! {
         let Lifetime::Keeping(kept) = rules.lifetime else { return Ok(()) };
         let is_done = |set: &Facts| rules.done.is_some_and(|done| done.covers(set));
         if let Some(every) = kept.every {
-            let mut multiples = all().filter(|((set, _), _)| set.state != Incomplete && set.timestep % every == 0);
+            let mut multiples = all().filter(|((set, _), _)| set.state != Incomplete && set.timestep.is_multiple_of(&every));
             prop_assert!(multiples.all(|(_, fate)| !fate.goes()));
         }
         if let Some(count) = kept.newest {

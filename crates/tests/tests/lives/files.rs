@@ -7,9 +7,12 @@ use super::model::NAMES;
 use super::plant::Plant;
 use super::world::World;
 
-/// Names of two timesteps with two ranks each.
+/// What the names of a life look like.
+pub const NAMING: &str = "app.N{rank}.T{time}";
+
+/// Names of two timesteps, of which the second is larger as a number and smaller as a text, with two ranks each, counted from 1.
 pub fn name_of(place: usize) -> String {
-    format!("app.N{}.T{}", place % 2, 1 + place / 2)
+    format!("app.N{}.T{}", 1 + place % 2, ["9.5", "10"][place / 2])
 }
 
 impl World {

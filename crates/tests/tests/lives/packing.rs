@@ -5,7 +5,7 @@
 use stdchk_model::message::manager::{
     BenefactorInfo, BenefactorState, CheckpointSet, ManagerReply, ManagerRequest, PackedMembers, SetState,
 };
-use stdchk_model::{Ino, MapRoot, SessionId, Tier};
+use stdchk_model::{Ino, MapRoot, SessionId, Tier, Timestep};
 
 use super::checks::true_distance;
 use super::content::{LENGTH_MAX, Number, lies};
@@ -16,7 +16,7 @@ use super::world::World;
 /// What a client packs.
 #[derive(Clone, Debug)]
 pub struct Packing {
-    timestep: u64,
+    timestep: Timestep,
     members: Vec<Member>,
     /// The container was committed.
     pub is_committed: bool,

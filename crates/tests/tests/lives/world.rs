@@ -13,6 +13,7 @@ use tokio::runtime::Runtime;
 use super::adversaries::{self, Adversary};
 use super::client::{Client, Step};
 use super::content::{Number, REDUNDANCIES};
+use super::files::NAMING;
 use super::manager::{Backup, Registered, load};
 use super::model::Files;
 use super::node::Node;
@@ -150,7 +151,9 @@ impl World {
         world.folder = world.make(Ino::ROOT, "app", FileKind::Directory);
         world.tell_redundancy(world.redundancy);
         // Two files are a set.
-        let pairs = vec![("ranks".to_owned(), "2".to_owned())];
+        let pairs =
+            [("ranks", "2"), ("naming", NAMING)].map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let pairs = pairs.to_vec();
         world.change(&Change::SetPolicy { ino: world.folder, pairs });
         if is_strict {
             let pairs = vec![("semantics".to_owned(), "pessimistic".to_owned())];

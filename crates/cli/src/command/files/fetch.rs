@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use stdchk_filestate::store::Sets;
-use stdchk_model::size;
+use stdchk_model::{Timestep, size};
 use stdchk_operations::{FileState, Pool, Target};
 
 use crate::command;
@@ -27,7 +27,7 @@ pub struct Arguments {
     index: Option<u64>,
     /// The timestep of a checkpoint set, whose file state is meant
     #[arg(long, value_name = "T", conflicts_with = "index", value_parser = crate::command::restore::timestep)]
-    set: Option<u64>,
+    set: Option<Timestep>,
     /// Where to: a directory that is empty or does not exist
     #[arg(short, long, value_name = "DIR", required_unless_present = "list")]
     output: Option<PathBuf>,

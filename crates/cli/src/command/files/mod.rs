@@ -11,7 +11,7 @@ use stdchk_filestate::history::{self, Change};
 use stdchk_filestate::store::Store;
 use stdchk_filestate::{Error, driver};
 use stdchk_model::exact::to_usize;
-use stdchk_model::size;
+use stdchk_model::{Timestep, size};
 use stdchk_operations::Target;
 
 use crate::exit::{CommandError, Exit, Outcome};
@@ -67,7 +67,7 @@ Example:
         index: Option<u64>,
         /// The timestep of a checkpoint set, whose file state is meant
         #[arg(long, value_name = "T", conflicts_with = "index", value_parser = crate::command::restore::timestep)]
-        set: Option<u64>,
+        set: Option<Timestep>,
     },
     /// Make a directory anew from its copy in the pool (`run --push`), to go on from there
     #[command(after_help = "\
@@ -264,7 +264,7 @@ fn words(change: &Changed) -> String {
     said.join(", ")
 }
 
-fn index_of_set(root: &Path, step: u64) -> Outcome<u64> {
+fn index_of_set(root: &Path, step: Timestep) -> Outcome<u64> {
     let store = driver::open_store(root).map_err(failed)?;
     let entry = store.entry_of_set(step).map_err(failed)?;
     entry.map(|entry| entry.index).ok_or_else(|| {
@@ -278,7 +278,7 @@ fn index_of_set(root: &Path, step: u64) -> Outcome<u64> {
     })
 }
 
-fn restore(root: &Path, index: Option<u64>, set: Option<u64>, json: bool) -> Outcome {
+fn restore(root: &Path, index: Option<u64>, set: Option<Timestep>, json: bool) -> Outcome {
     let index = match set {
         Some(step) => Some(index_of_set(root, step)?),
         None => index,

@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use stdchk_filestate::store::{Sets, Store};
+use stdchk_model::Timestep;
 use stdchk_model::naming::Naming;
 use stdchk_operations::{Code, Depth, Target, WhenAway};
 
@@ -23,7 +24,7 @@ pub struct Point {
     /// The checkpoint index.
     pub index: u64,
     /// The timestep; `None`: no set is complete yet, and the index is the start of the run.
-    pub step: Option<u64>,
+    pub step: Option<Timestep>,
 }
 
 /// What there is to know about the folder, which lies where the pool is mounted.
@@ -69,8 +70,9 @@ async fn naming(context: &Context, app: &str, ino: u64) -> Outcome<String> {
             format!("set them with `stdchk policy set {app} naming=...`"),
         )
     })?;
-    if patterns.patterns().iter().any(|pattern| !pattern.text().contains("{step}")) {
-        let cause = "its patterns have one without {step}: a file's name must tell its timestep";
+    if patterns.patterns().iter().any(|pattern| !pattern.has_timestep()) {
+        let cause =
+            "its patterns have one without {step}, {time} or {date}: a file's name must tell its timestep";
         let next = format!("set them with `stdchk policy set {app} naming=...`");
         return Err(CommandError::usage(target.shown(), cause, next));
     }
@@ -92,7 +94,7 @@ pub fn newest(store: &Store, sets: &Sets, flags: &PoolFlags) -> Outcome<Point> {
 }
 
 /// The timestep of the newest set that can be restarted from.
-pub async fn newest_step(context: &Context, sets: &Sets) -> Outcome<Option<u64>> {
+pub async fn newest_step(context: &Context, sets: &Sets) -> Outcome<Option<Timestep>> {
     let target = Target::parse_plain(&sets.app)?;
     let pool = context.pool().await?;
     let found = pool.latest(&target, WhenAway::Fail, Depth::Read, &context.watch()).await?;
@@ -103,7 +105,7 @@ pub async fn newest_step(context: &Context, sets: &Sets) -> Outcome<Option<u64>>
     }
 }
 
-fn no_state(app: &str, step: Option<u64>) -> CommandError {
+fn no_state(app: &str, step: Option<Timestep>) -> CommandError {
     let (what, cause) = match step {
         Some(step) => (format!("set {step} of {app}"), "its file state was not taken, or not kept"),
         None => (format!("the start of {app}"), "no set is complete, and the first file state was not kept"),

@@ -16,7 +16,7 @@ use stdchk_model::signed::Signable;
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ClientId, Extent, Failure, Incarnation, Ino, KeyId,
     MachineId, Maker, MapRoot, MomentKey, OpId, PermitKey, PoolId, Receipt, ReceiptKey, SessionId, Signed,
-    Source, Tier,
+    Source, Tier, Timestep,
 };
 
 pub const GIB: u64 = 1 << 30;
@@ -127,6 +127,11 @@ pub fn map_of(chunks: &[ChunkId]) -> ChunkMap {
         .take(chunks.len())
         .map(|index| Extent { length: u64::from(CHUNK_LENGTH), source: Source::Chunk { index, offset: 0 } });
     ChunkMap::new(table, extents).unwrap()
+}
+
+/// The whole number that a timestep is.
+pub fn number(timestep: Timestep) -> u64 {
+    timestep.name().parse().unwrap()
 }
 
 impl Pool {
@@ -411,7 +416,9 @@ impl Pool {
     /// The sets of a folder, oldest first: timestep and what lacks copies, if that is known.
     pub fn exposed(&mut self, folder: Ino) -> Vec<(u64, Option<Exposed>)> {
         match self.ask(ManagerRequest::Sets(folder)).unwrap() {
-            ManagerReply::Sets(sets) => sets.iter().rev().map(|set| (set.timestep, set.exposed)).collect(),
+            ManagerReply::Sets(sets) => {
+                sets.iter().rev().map(|set| (number(set.timestep), set.exposed)).collect()
+            }
             other => panic!("{other:?}"),
         }
     }

@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use super::{TimeNs, ino};
 use crate::id::Ino;
+use crate::timestep::Timestep;
 
 /// A change of the namespace.
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]
@@ -162,7 +163,7 @@ pub enum Change {
         ino: Ino,
         /// Timestep of the set.
         #[n(1)]
-        timestep: u64,
+        timestep: Timestep,
         /// Whether it is sealed from now on.
         #[n(2)]
         sealed: bool,

@@ -14,6 +14,7 @@ use crate::message::handshake::{MemberId, Role};
 use crate::receipt::ReceiptKey;
 use crate::signed::Signed;
 use crate::tier::Tier;
+use crate::timestep::Timestep;
 use crate::user::User;
 
 /// How a benefactor is seen by the manager.
@@ -484,7 +485,7 @@ pub struct ExposedSet {
     pub folder: String,
     /// Its timestep; `None`: files of the folder that belong to no set.
     #[n(1)]
-    pub timestep: Option<u64>,
+    pub timestep: Option<Timestep>,
     /// What lacks copies.
     #[n(2)]
     pub exposed: Exposed,

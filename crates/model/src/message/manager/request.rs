@@ -15,6 +15,7 @@ use crate::message::handshake::MemberId;
 use crate::receipt::Receipt;
 use crate::signed::Signed;
 use crate::tier::Durability;
+use crate::timestep::Timestep;
 
 /// A request to the manager.
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]
@@ -429,7 +430,7 @@ pub enum ManagerRequest {
         folder: Ino,
         /// Timestep of the set.
         #[n(1)]
-        timestep: u64,
+        timestep: Timestep,
         /// The containers with what they hold.
         #[n(2)]
         containers: Vec<PackedMembers>,

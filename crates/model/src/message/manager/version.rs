@@ -6,6 +6,7 @@ use serde::Serialize;
 use super::{TimeNs, ino};
 use crate::id::{Ino, KeyId, SessionId};
 use crate::maker::Maker;
+use crate::timestep::Timestep;
 
 /// How far a version got.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Encode, Decode, Serialize)]
@@ -125,7 +126,7 @@ pub enum SetState {
 pub struct CheckpointSet {
     /// The timestep.
     #[n(0)]
-    pub timestep: u64,
+    pub timestep: Timestep,
     /// Whether it can be restarted from.
     #[n(1)]
     pub state: SetState,
@@ -151,7 +152,7 @@ pub struct CheckpointSet {
 pub struct SetFate {
     /// The timestep.
     #[n(0)]
-    pub timestep: u64,
+    pub timestep: Timestep,
     /// Whether all its files are there.
     #[n(1)]
     pub state: SetState,
