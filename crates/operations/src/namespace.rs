@@ -188,15 +188,23 @@ pub async fn make_folders(pool: &Client, names: &[String]) -> Result<Ino> {
     Ok(ino)
 }
 
+/// The entry of a folder; a folder that was removed meanwhile has none.
+pub(crate) async fn entry(pool: &Client, parent: Ino, name: &str) -> Result<Attr, Failure> {
+    pool.lookup(parent, name).await.map_err(|failure| match failure.code {
+        ErrorCode::Stale => Failure { code: ErrorCode::NotFound, ..failure },
+        _ => failure,
+    })
+}
+
 async fn folder(pool: &Client, parent: Ino, name: &str) -> Result<Attr, Failure> {
-    match pool.lookup(parent, name).await {
+    match entry(pool, parent, name).await {
         Err(failure) if failure.code == ErrorCode::NotFound => {}
         found => return found,
     }
     let made = make(pool, parent, name, FileKind::Directory, FOLDER_MODE).await;
     match made {
         // Somebody else was faster.
-        Err(failure) if failure.code == ErrorCode::Exists => pool.lookup(parent, name).await,
+        Err(failure) if failure.code == ErrorCode::Exists => entry(pool, parent, name).await,
         made => made,
     }
 }

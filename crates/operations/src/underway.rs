@@ -67,12 +67,12 @@ impl Underway {
 
     /// The file's entry, made if it is missing.
     async fn entry(&mut self, pool: &Client, parent: Ino, name: &str, mode: u32) -> Result<Attr, Failure> {
-        match pool.lookup(parent, name).await {
+        match namespace::entry(pool, parent, name).await {
             Err(failure) if failure.code == ErrorCode::NotFound => {}
             found => return found,
         }
         match namespace::make(pool, parent, name, FileKind::File, mode).await {
-            Err(failure) if failure.code == ErrorCode::Exists => pool.lookup(parent, name).await,
+            Err(failure) if failure.code == ErrorCode::Exists => namespace::entry(pool, parent, name).await,
             Ok(attr) => {
                 self.entry = Some((parent, name.to_owned(), attr.ino));
                 Ok(attr)

@@ -445,7 +445,9 @@ impl Session {
             };
             kept.div_ceil(self.cell_bytes as u64)
         };
-        for index in 0..cells {
+        let mut next = 0;
+        while let Some(index) = self.next_of_base(next).filter(|index| *index < cells) {
+            next = index + 1;
             if self.state.lock().cells.contains_key(&index) {
                 continue;
             }
@@ -460,6 +462,13 @@ impl Session {
             }
         }
         Ok(())
+    }
+
+    /// The first cell from this one on in which the base has data: its holes needn't be stored.
+    fn next_of_base(&self, cell: u64) -> Option<u64> {
+        let start = cell * self.cell_bytes as u64;
+        let data = self.state.lock().base.data_at(start)?;
+        Some(self.index(data.start.max(start)))
     }
 
     /// Seals the cell that was begun longest ago. False if nothing is buffered.

@@ -185,8 +185,15 @@ impl Namespace {
     }
 
     /// The entry `name` of a directory.
+    ///
+    /// # Errors
+    /// `NotFound`: the directory has no such name. `Stale`: there is no such directory any more, and the name by which the asker came to
+    /// it may lead to another one.
     pub fn lookup(&self, parent: Ino, name: &str) -> Result<Attr, Failure> {
         name::check(name)?;
+        if !self.inodes.contains_key(&parent) {
+            return Err(Failure { code: ErrorCode::Stale, ..absent(parent) });
+        }
         self.attr(self.entry(parent, name)?)
     }
 

@@ -74,11 +74,23 @@ impl State {
 impl FileSystem {
     /// Opens a directory; returns the stream's number, and whether the kernel may list what it has of the directory: that is
     /// as old as the attributes that it believes without asking.
-    pub fn open_directory(&self, id: NodeId, user: Option<User>, ttl: Duration) -> (u64, bool) {
+    ///
+    /// # Errors
+    /// `Stale` if the directory is gone or was renamed elsewhere: the kernel looks for the one that has the name now. Once it is open
+    /// nobody could be told: a listing of a directory that is gone is empty.
+    pub async fn open_directory(
+        &self,
+        id: NodeId,
+        user: Option<User>,
+        ttl: Duration,
+        task: u32,
+    ) -> Result<(u64, bool), Failure> {
+        self.check_names(id, task).await?;
+        let is_known = self.nodes.lock().opens_directory(id, user, ttl);
         let number = self.number();
         let stream = Stream { ino: id.ino(), state: tokio::sync::Mutex::default() };
         self.streams.lock().insert(number, Arc::new(stream));
-        (number, self.nodes.lock().opens_directory(id, user, ttl))
+        Ok((number, is_known))
     }
 
     /// Closes a directory.

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use stdchk_client::{Pool, Spool, Writer};
-use stdchk_model::message::manager::{Attr, Space};
+use stdchk_model::message::manager::{Attr, FileKind, Space};
 use stdchk_model::{ErrorCode, Failure, Ino};
 use tokio::sync::{Semaphore, watch};
 
@@ -74,6 +74,12 @@ pub(crate) struct Shown {
     pub attr: Attr,
     /// Whether the kernel may believe it for a while.
     pub lasts: bool,
+}
+
+/// Whether the mount is asked again when the kernel uses a name of such an inode that it believes: it is to open a file, and to list a
+/// directory. Nobody asks it before a link is followed or a pipe is opened, so that the kernel may not believe their names.
+fn is_checked_when_used(kind: FileKind) -> bool {
+    matches!(kind, FileKind::File | FileKind::Directory)
 }
 
 /// An inode that the kernel remembers and that is gone was removed or replaced elsewhere; the name by which the kernel
@@ -156,7 +162,8 @@ impl FileSystem {
         let id = nodes.present(&attr, asked_at)?;
         let open = nodes.open_file(id);
         drop(nodes);
-        let lasts = open.as_ref().is_none_or(|open| !open.goes_past_cache());
+        let lasts =
+            is_checked_when_used(attr.kind) && open.as_ref().is_none_or(|open| !open.goes_past_cache());
         open.inspect(|open| open.overlay(&mut attr));
         Some(Shown { id, attr, lasts })
     }
@@ -164,6 +171,31 @@ impl FileSystem {
     /// The kernel can map files that go past its page cache.
     pub fn allow_past_cache(&self) {
         self.goes_past_cache.store(true, Ordering::Relaxed);
+    }
+
+    /// Fails if a task came to an inode by a name that may lead to another one by now.
+    ///
+    /// # Errors
+    /// `Stale`: the kernel looks the name up again.
+    pub async fn check_names(&self, id: NodeId, task: u32) -> Result<(), Failure> {
+        let now = self.pool.attr(id.ino()).await.map_err(look_again)?;
+        match self.nodes.lock().refuses(id, &now, task) {
+            true => {
+                let what =
+                    format!("the names of inode {} were changed elsewhere: look it up again", id.ino());
+                Err(Failure::new(ErrorCode::Stale, what))
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// The failure of a change in a directory. If there is no such directory any more, its name may lead to another one.
+    async fn in_directory(&self, parent: NodeId, failure: Failure) -> Failure {
+        let is_gone = |found: Result<Attr, Failure>| found.is_err_and(|it| it.code == ErrorCode::NotFound);
+        match failure.code == ErrorCode::NotFound && is_gone(self.pool.attr(parent.ino()).await) {
+            true => look_again(failure),
+            false => failure,
+        }
     }
 
     /// The kernel drops references to an inode.

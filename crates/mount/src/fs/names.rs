@@ -7,6 +7,7 @@ use stdchk_model::message::manager::{Attr, Change, Existing, FileKind};
 use stdchk_model::{ErrorCode, Failure, Ino};
 
 use super::nodes::NodeId;
+use super::open_file::OpenFile;
 use super::retry::Content;
 use super::{FileSystem, OVERTAKEN_MAX, Shown, look_again};
 use crate::caller::Caller;
@@ -39,11 +40,43 @@ impl FileSystem {
             let asked_at = self.nodes.lock().changes();
             let attr = self.pool.lookup(parent.ino(), name).await?;
             self.until_left(attr.ino).await;
-            if let Some(shown) = self.show(attr, asked_at) {
+            let target = match self.target_of(&attr).await {
+                Err(failure) if failure.code == ErrorCode::NotFound => continue,
+                target => target?,
+            };
+            if let Some(shown) = self.show_entry(attr, target, asked_at) {
                 return Ok(shown);
             }
         }
         Err(too_fast(name))
+    }
+
+    /// Target of what a name was found to lead to, if that is a symbolic link. The kernel reads it in a second step, and the link
+    /// may be replaced in between: who has found it follows it all the same.
+    ///
+    /// # Errors
+    /// `NotFound`: the link was replaced or removed since.
+    async fn target_of(&self, attr: &Attr) -> Result<Option<Arc<str>>, Failure> {
+        if attr.kind != FileKind::Symlink {
+            return Ok(None);
+        }
+        let known = {
+            let nodes = self.nodes.lock();
+            nodes.target(nodes.id_of(attr.ino))
+        };
+        match known {
+            Some(known) => Ok(Some(known)),
+            None => self.pool.read_link(attr.ino).await.map(|target| Some(target.into())),
+        }
+    }
+
+    /// Shows an entry to the kernel, with its target if it is a link.
+    fn show_entry(&self, attr: Attr, target: Option<Arc<str>>, asked_at: u64) -> Option<Shown> {
+        let shown = self.show(attr, asked_at)?;
+        if let Some(target) = target {
+            self.nodes.lock().learned_target(shown.id, target);
+        }
+        Some(shown)
     }
 
     /// A file that was found where one was to be made that is empty. The kernel takes it for new, and keeps size and pages of
@@ -91,13 +124,17 @@ impl FileSystem {
                 Err(failure) if failure.code == ErrorCode::NotFound => continue,
                 opened => opened?,
             };
+            let target = match self.target_of(&attr).await {
+                Err(failure) if failure.code == ErrorCode::NotFound => continue,
+                target => target?,
+            };
             // Removed or replaced after the look at its name: then it has handed its versions on.
             if content.opened().is_some_and(|opened| opened.links == 0) {
                 content.end().await;
                 continue;
             }
             let is_file = attr.kind == FileKind::File;
-            match self.show(attr, asked_at) {
+            match self.show_entry(attr, target, asked_at) {
                 Some(shown) if is_file => {
                     self.retries.prepare(caller, writable, shown.id, content).await;
                     return Ok(shown);
@@ -135,7 +172,10 @@ impl FileSystem {
             Change::Make { parent: parent.ino(), name: name.to_owned(), kind, mode, uid, gid, target };
         let made = self.entry(change).await;
         self.nodes.lock().changed_otherwise();
-        made
+        match made {
+            Err(failure) => Err(self.in_directory(parent, failure).await),
+            made => made,
+        }
     }
 
     /// Makes a file and opens it for writing in one step. Unless it is `exclusive` it is durable with its first commit.
@@ -150,7 +190,10 @@ impl FileSystem {
         let New { mode, uid, gid, .. } = new;
         let file = NewFile { parent: parent.ino(), name: name.to_owned(), mode, uid, gid, exclusive };
         let asked_at = self.nodes.lock().changes();
-        let writer = self.pool.create(file, self.spool.as_ref()).await?;
+        let writer = match self.pool.create(file, self.spool.as_ref()).await {
+            Err(failure) => return Err(self.in_directory(parent, failure).await),
+            writer => writer?,
+        };
         // It was named when it was made.
         self.nodes.lock().made_in(parent, writer.opened().named);
         match self.show_surely(writer.opened().clone(), asked_at).await {
@@ -202,7 +245,11 @@ impl FileSystem {
     }
 
     /// Another name for a file.
-    pub async fn link(&self, id: NodeId, parent: NodeId, name: &str) -> Result<Shown, Failure> {
+    ///
+    /// # Errors
+    /// `Stale` if the name by which the kernel came to the file may lead to another one by now: it looks the name up again.
+    pub async fn link(&self, id: NodeId, parent: NodeId, name: &str, task: u32) -> Result<Shown, Failure> {
+        self.check_names(id, task).await?;
         let (ino, parent, name) = (id.ino(), parent.ino(), name.to_owned());
         let linked = self.changed(Change::Link { ino, parent, name }).await.map_err(look_again)?;
         let asked_at = {
@@ -219,15 +266,21 @@ impl FileSystem {
         self.pin_open(parent, name).await?;
         let change = Change::Unlink { parent: parent.ino(), name: name.to_owned() };
         let left = caller.step(self.changed(change)).await;
-        let mut nodes = self.nodes.lock();
-        nodes.changed_otherwise();
-        nodes.named_here(&left?);
-        Ok(())
+        self.nodes.lock().changed_otherwise();
+        match left {
+            Err(failure) => Err(self.in_directory(parent, failure).await),
+            Ok(left) => {
+                self.nodes.lock().named_here(&left);
+                Ok(())
+            }
+        }
     }
 
-    /// A file that is being read keeps its chunks when its name goes, or is given to another one.
-    async fn pin_open(&self, parent: NodeId, name: &str) -> Result<(), Failure> {
-        for file in self.open_under(parent, name).await? {
+    /// A file that is being read keeps its chunks when its name goes, or is given to another one. The file, unless nothing is open at
+    /// all.
+    async fn pin_open(&self, parent: NodeId, name: &str) -> Result<Option<Attr>, Failure> {
+        let (found, open) = self.open_under(parent, name).await?.unzip();
+        for file in open.into_iter().flatten() {
             // For who reads, not for who removes; a host that acts for one user may have a file open that this one may not write.
             match acting_for(None, file.pin(&self.pool)).await {
                 Err(failure) if failure.code == ErrorCode::Denied => {
@@ -236,27 +289,31 @@ impl FileSystem {
                 pinned => pinned?,
             }
         }
-        Ok(())
+        Ok(found)
     }
 
-    /// The open files that a name leads to; the manager isn't asked when nothing is open at all.
+    /// What a name leads to, with its open files; the manager isn't asked when nothing is open at all.
     async fn open_under(
         &self,
         parent: NodeId,
         name: &str,
-    ) -> Result<Vec<Arc<super::open_file::OpenFile>>, Failure> {
+    ) -> Result<Option<(Attr, Vec<Arc<OpenFile>>)>, Failure> {
         if !self.nodes.lock().has_open() {
-            return Ok(Vec::new());
+            return Ok(None);
         }
-        let ino = self.pool.lookup(parent.ino(), name).await?.ino;
-        Ok(self.nodes.lock().open_of(ino))
+        let attr = self.pool.lookup(parent.ino(), name).await?;
+        let open = self.nodes.lock().open_of(attr.ino);
+        Ok(Some((attr, open)))
     }
 
     /// Removes an empty directory.
     pub async fn rmdir(&self, parent: NodeId, name: &str) -> Result<(), Failure> {
         let removed = self.pool.change(Change::Rmdir { parent: parent.ino(), name: name.to_owned() }).await;
         self.nodes.lock().changed_otherwise();
-        removed.map(drop)
+        match removed {
+            Err(failure) => Err(self.in_directory(parent, failure).await),
+            Ok(_) => Ok(()),
+        }
     }
 
     /// Renames; what was written under the old name is committed first, unless it waits in the spool.
@@ -267,7 +324,7 @@ impl FileSystem {
         existing: Existing,
         caller: &Caller,
     ) -> Result<(), Failure> {
-        let mut open = self.open_under(parent, name).await?;
+        let mut open = self.open_under(parent, name).await?.map_or_else(Vec::new, |(_, open)| open);
         open.sort_by_key(|file| file.id());
         if !open.is_empty() || self.unreported_losses() > 0 {
             // What is committed for a rename, and who learns of a loss by it, is for who may rename.
@@ -287,29 +344,35 @@ impl FileSystem {
             }
             existing => existing,
         };
-        if matches!(existing, Existing::Replace | Existing::ReplaceOnCommit) {
-            self.pin_open(new_parent, new_name).await.or_else(or_none)?;
-        }
+        let replaced = match existing {
+            Existing::Replace | Existing::ReplaceOnCommit => {
+                self.pin_open(new_parent, new_name).await.or_else(or_none)?
+            }
+            Existing::Exchange | Existing::Refuse => None,
+        };
         // From here on nobody opens or leaves the file by the number that its version had.
         let mut turns = Vec::with_capacity(open.len());
         for file in &open {
             turns.push((file, file.turn.lock().await));
         }
-        let (parent, new_parent) = (parent.ino(), new_parent.ino());
+        let (parent, new_folder) = (parent.ino(), new_parent.ino());
         let before = self.pool.lookup(parent, name).await?;
         self.report_lost(before.ino)?;
         self.check_left_alone(before.ino)?;
         let other = match existing {
-            Existing::Exchange => Some(self.pool.lookup(new_parent, new_name).await?),
+            Existing::Exchange => Some(self.pool.lookup(new_folder, new_name).await?),
             Existing::Replace | Existing::ReplaceOnCommit | Existing::Refuse => None,
         };
         let (name, new_name) = (name.to_owned(), new_name.to_owned());
-        let rename = Change::Rename { parent, name, new_parent, new_name, existing };
+        let rename = Change::Rename { parent, name, new_parent: new_folder, new_name, existing };
         let changed = caller.step(self.pool.change_held(rename)).await;
         self.nodes.lock().changed_otherwise();
-        let (after, hold) = changed?;
+        let (after, hold) = match changed {
+            Err(failure) => return Err(self.in_directory(new_parent, failure).await),
+            changed => changed?,
+        };
         let after = after.ok_or_else(without_entry)?;
-        self.renamed(&before, &after, other);
+        self.renamed(&before, &after, other, replaced);
         for (file, turn) in &mut turns {
             file.renumbered(turn, before.version, after.version);
         }
@@ -325,7 +388,7 @@ impl FileSystem {
     async fn push_replaced(&self, parent: NodeId, name: &str) -> Result<(), Failure> {
         let replaced = match self.open_under(parent, name).await {
             Err(failure) if failure.code == ErrorCode::NotFound => Vec::new(),
-            open => open?,
+            open => open?.map_or_else(Vec::new, |(_, open)| open),
         };
         for file in replaced {
             if let Err(failure) = file.wait_for_push().await {
@@ -337,7 +400,7 @@ impl FileSystem {
 
     /// What a rename changes in what the kernel holds. A file that takes the place of another takes over its versions:
     /// its own have new numbers, and its content is the same.
-    fn renamed(&self, before: &Attr, after: &Attr, exchanged: Option<Attr>) {
+    fn renamed(&self, before: &Attr, after: &Attr, exchanged: Option<Attr>, replaced: Option<Attr>) {
         let mut nodes = self.nodes.lock();
         nodes.named_here(after);
         let id = nodes.id_of(after.ino);
@@ -346,13 +409,23 @@ impl FileSystem {
                 seen.version = after.version;
             }
         });
-        // Both got their names in the same step.
+        // Both got their names in the same step, or one lost a name and may have others.
         exchanged.inspect(|other| nodes.named_here(&Attr { named: after.named, ..other.clone() }));
+        let is_known = |replaced: &Attr| nodes.is_named(nodes.id_of(replaced.ino), replaced);
+        if let Some(replaced) = replaced.filter(is_known) {
+            nodes.named_here(&Attr { named: after.named, ..replaced });
+        }
     }
 
     /// Target of a symbolic link.
-    pub async fn read_link(&self, id: NodeId) -> Result<String, Failure> {
-        self.pool.read_link(id.ino()).await
+    pub async fn read_link(&self, id: NodeId) -> Result<Arc<str>, Failure> {
+        let known = self.nodes.lock().target(id);
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let target: Arc<str> = self.pool.read_link(id.ino()).await.map_err(look_again)?.into();
+        self.nodes.lock().learned_target(id, Arc::clone(&target));
+        Ok(target)
     }
 }
 
@@ -360,8 +433,8 @@ fn without_entry() -> Failure {
     Failure::new(ErrorCode::Malformed, "the manager answered a change without its entry")
 }
 
-fn or_none(failure: Failure) -> Result<(), Failure> {
-    if failure.code == ErrorCode::NotFound { Ok(()) } else { Err(failure) }
+fn or_none<T>(failure: Failure) -> Result<Option<T>, Failure> {
+    if failure.code == ErrorCode::NotFound { Ok(None) } else { Err(failure) }
 }
 
 fn too_fast(name: &str) -> Failure {

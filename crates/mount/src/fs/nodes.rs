@@ -74,6 +74,10 @@ struct Node {
     listed: Option<(Instant, Option<User>)>,
     /// What the pool last said of it: for what new entries of a directory inherit, and for files that are gone and open.
     attr: Attr,
+    /// Target of a symbolic link, once it is known: no link ever gets another.
+    target: Option<Arc<str>>,
+    /// The task that was told last that the names of this inode were changed elsewhere.
+    refused: Option<u32>,
     /// When it said so, of a directory, and the value of [`Nodes::others`] then.
     said: Option<(Instant, u64)>,
 }
@@ -120,7 +124,8 @@ impl Nodes {
         let node = self.nodes.entry(id).or_insert_with(|| {
             self.lines.entry(attr.ino).or_default().nodes += 1;
             let (seen, named, attr) = (Seen::of(attr), attr.named, attr.clone());
-            Node { lookups: 0, seen, named, listed: None, attr, said: None }
+            let (listed, target, refused, said) = (None, None, None, None);
+            Node { lookups: 0, seen, named, listed, attr, target, refused, said }
         });
         node.lookups += 1;
         node.named = attr.named;
@@ -269,6 +274,28 @@ impl Nodes {
     /// Whether the names that the kernel remembers of an inode are still its names.
     pub fn is_named(&self, id: NodeId, attr: &Attr) -> bool {
         self.nodes.get(&id).is_some_and(|node| node.named == attr.named)
+    }
+
+    /// Whether a task is to look up the name again by which it came to this inode: the names of the inode were changed elsewhere. A
+    /// task that comes to the same inode once more has a descriptor of it, or works in it, and is let through.
+    pub fn refuses(&mut self, id: NodeId, now: &Attr, task: u32) -> bool {
+        let Some(node) = self.nodes.get_mut(&id) else { return true };
+        let came_again = node.refused.take() == Some(task);
+        let refuses = node.named != now.named && !came_again;
+        node.refused = refuses.then_some(task);
+        refuses
+    }
+
+    /// The target of a symbolic link, if it is known.
+    pub fn target(&self, id: NodeId) -> Option<Arc<str>> {
+        self.nodes.get(&id)?.target.clone()
+    }
+
+    /// The pool said where a symbolic link leads.
+    pub fn learned_target(&mut self, id: NodeId, target: Arc<str>) {
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.target = Some(target);
+        }
     }
 
     /// The kernel opens a directory for a user: whether it may list what it has of it, which it asked for less than `ttl` ago and for

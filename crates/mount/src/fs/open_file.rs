@@ -6,12 +6,13 @@
 
 mod handle;
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
-use stdchk_client::{Pool, Reader, Session, Unpushed, Writer, acting_user, time};
+use stdchk_client::{Pool, Reader, Session, Sought, Unpushed, Writer, acting_user, time};
 use stdchk_model::exact::{part, to_usize};
 use stdchk_model::message::manager::{Attr, Change, TimeNs, VersionInfo, VersionState};
 use stdchk_model::policy::Protocol;
@@ -396,18 +397,16 @@ impl OpenFile {
         *mtime = Mtime { at: time::now(), saved: false, ..*mtime };
     }
 
-    /// Writes zeros over a part of the file, not beyond its end.
-    pub async fn zero(&self, offset: u64, length: u64) -> Result<(), Failure> {
+    /// Makes a part of the file a hole, not beyond its end. Zeros are written where there is data, and nothing where there is none.
+    pub async fn punch(&self, offset: u64, length: u64) -> Result<(), Failure> {
         self.debts.paid().await;
         let session = self.written()?;
         self.wrote(false);
-        let zeros = vec![0; ZERO_BYTES];
         let end = offset.saturating_add(length).min(session.size());
         let mut at = offset;
-        while at < end {
-            let piece = to_usize(end - at).min(ZERO_BYTES);
-            session.write_at(at, part(&zeros, ..piece)).await?;
-            at += piece as u64;
+        while let Some(data) = session.seek(at, Sought::Data).filter(|data| *data < end) {
+            at = session.seek(data, Sought::Hole).map_or(end, |hole| hole.min(end));
+            write_zeros(&session, data..at).await?;
         }
         Ok(())
     }
@@ -606,6 +605,17 @@ impl OpenFile {
             end(&pin, false).await;
         }
     }
+}
+
+async fn write_zeros(session: &Arc<Writer>, range: Range<u64>) -> Result<(), Failure> {
+    let zeros = vec![0; ZERO_BYTES.min(to_usize(range.end - range.start))];
+    let mut at = range.start;
+    while at < range.end {
+        let piece = to_usize(range.end - at).min(zeros.len());
+        session.write_at(at, part(&zeros, ..piece)).await?;
+        at += piece as u64;
+    }
+    Ok(())
 }
 
 /// Ends a session; that a session that is gone can't be ended changes nothing for anyone.

@@ -257,7 +257,7 @@ impl Adapter {
             }),
             PUNCH => {
                 self.with_handle(caller, fh, reply, "fallocate", ino, move |_, handle, caller| async move {
-                    caller.step(handle.file.zero(offset, length)).await
+                    caller.step(handle.file.punch(offset, length)).await
                 });
             }
             _ => reply.error(Errno::EOPNOTSUPP),

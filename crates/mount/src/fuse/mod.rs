@@ -23,8 +23,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use fuser::{
-    BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags, KernelConfig, LockOwner,
-    Notifier, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    BsdFileFlags, Errno, FileHandle, Filesystem, INodeNo, InitFlags, KernelConfig, LockOwner, Notifier,
+    OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
     ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, Request,
     TimeOrNow, WriteFlags,
 };
@@ -267,11 +267,17 @@ impl Filesystem for Adapter {
     }
 
     fn readlink(&self, request: &Request, ino: INodeNo, reply: ReplyData) {
-        let work = |fs: Arc<FileSystem>| async move { fs.read_link(NodeId(ino.0)).await };
-        self.ask(Origin::of(request), reply, work, move |reply, target| match target {
-            Ok(target) => reply.data(target.as_bytes()),
-            Err(failure) => reply.error(refused("reading a link", ino.0, &failure)),
-        });
+        let fs = Arc::clone(&self.fs);
+        let work = async move { fs.read_link(NodeId(ino.0)).await };
+        self.begin(self.asked(
+            Origin::of(request),
+            reply,
+            work,
+            move |reply, target: Result<Arc<str>, _>| match target {
+                Ok(target) => reply.data(target.as_bytes()),
+                Err(failure) => reply.error(refused("reading a link", ino.0, &failure)),
+            },
+        ));
     }
 
     fn mknod(
@@ -466,10 +472,7 @@ impl Filesystem for Adapter {
     }
 
     fn opendir(&self, request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        let user = self.groups.user(Origin::of(request));
-        let (number, known) = self.fs.open_directory(NodeId(ino.0), user, self.ttl);
-        let keep = if known { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() };
-        reply.opened(FileHandle(number), FopenFlags::FOPEN_CACHE_DIR | keep);
+        self.open_folder(Origin::of(request), ino, reply);
     }
 
     fn readdir(&self, request: &Request, ino: INodeNo, fh: FileHandle, offset: u64, reply: ReplyDirectory) {

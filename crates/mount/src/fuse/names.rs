@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fuser::{
-    Errno, FileHandle, Generation, INodeNo, RenameFlags, ReplyCreate, ReplyDirectory, ReplyDirectoryPlus,
-    ReplyEmpty, ReplyEntry, Request,
+    Errno, FileHandle, FopenFlags, Generation, INodeNo, RenameFlags, ReplyCreate, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, Request,
 };
 use parking_lot::Mutex;
 use stdchk_model::Failure;
@@ -150,9 +150,33 @@ impl Adapter {
         self.spawn(self.carried(
             caller,
             reply,
-            |fs, caller| async move { caller.step(fs.link(NodeId(ino.0), NodeId(parent.0), &name)).await },
+            |fs, caller| async move {
+                let task = caller.task();
+                caller.step(fs.link(NodeId(ino.0), NodeId(parent.0), &name, task)).await
+            },
             move |reply, linked| answer_entry(reply, "a link", parent, ttl, linked),
             |fs, linked| async move { hide(&fs, linked) },
+        ));
+    }
+
+    pub(super) fn open_folder(&self, caller: Origin, ino: INodeNo, reply: ReplyOpen) {
+        let (user, ttl) = (self.groups.user(caller), self.ttl);
+        self.begin(self.carried(
+            caller,
+            reply,
+            move |fs, caller| async move { fs.open_directory(NodeId(ino.0), user, ttl, caller.task()).await },
+            move |reply, opened| match opened {
+                Ok((number, is_known)) => {
+                    let keep = if is_known { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() };
+                    reply.opened(FileHandle(number), FopenFlags::FOPEN_CACHE_DIR | keep);
+                }
+                Err(failure) => reply.error(refused("opening a directory", ino.0, &failure)),
+            },
+            |fs, opened| async move {
+                if let Ok((number, _)) = opened {
+                    fs.close_directory(number);
+                }
+            },
         ));
     }
 

@@ -7,6 +7,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod changing_names;
 mod common;
 mod holes;
 mod operations;

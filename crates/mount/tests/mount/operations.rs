@@ -227,6 +227,11 @@ fn what_is_not_supported_says_so() {
     let refused = |script: &str| crate::common::shell(&format!("! {script} 2>&1"), &mount.path);
     assert!(refused("mknod device c 1 3").contains("not permitted"));
     assert!(refused("python3 -c \"import os; os.setxattr('file','user.a',b'1')\"").contains("not supported"));
+    // Programs that would have an unnamed file make a named one and remove it.
+    let unnamed = "import os; os.open('.', os.O_TMPFILE | os.O_RDWR)";
+    assert!(refused(&format!("python3 -c \"{unnamed}\"")).contains("not supported"));
+    let temporary = "import tempfile; f = tempfile.TemporaryFile(dir='.'); f.write(b'x' * 9000); f.seek(0); print(len(f.read()))";
+    assert_eq!(crate::common::run("python3", &["-c", temporary], &mount.path), "9000\n");
     let collapse = rustix::fs::FallocateFlags::COLLAPSE_RANGE;
     assert_eq!(rustix::fs::fallocate(&file, collapse, 0, 4096), Err(rustix::io::Errno::OPNOTSUPP));
 }
