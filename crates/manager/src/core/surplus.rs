@@ -7,7 +7,7 @@
 //!
 //! What lies in memory is no affair of this: it goes by itself ([`super::memory`]).
 //!
-//! Nothing goes in favour of what its own holder has not seen ([`super::proofs`]): each block that is too much waits for that, be there lies or not.
+//! Nothing goes in favour of what its own holder has not seen ([`super::proofs`]): each block that is too much waits for that.
 //!
 //! Nothing goes in favour of an encoding that its own holder has not decoded, be it made up or right: copies go in favour of copies,
 //! fragments in favour of copies or of their own encoding ([`superfluous`]). Where the pool would keep one encoding in place of another,
@@ -16,8 +16,8 @@
 //! Blocks that are to go ([`Holder::is_to_go`]) count for nothing here: those that stay must keep the chunk as far from loss as is wanted
 //! alone ([`in_favour_of`]). Then the others go, all that are beyond doubt. Blocks on machines that go soon count for nothing, too, and stay.
 //!
-//! A member of the pool may say that its benefactors have what they haven't. So of blocks that are merely too many those of members go
-//! first that say to have several, and none goes whose loss would leave fewer members than are wanted, as far as there are so many.
+//! Who can read a chunk can store it at benefactors of its own. So of blocks that are merely too many those of members go first that have
+//! several, and none goes whose loss would leave fewer members than are wanted, as far as there are so many.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
