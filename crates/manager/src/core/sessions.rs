@@ -318,10 +318,15 @@ impl Sessions {
         self.clients.values_mut().for_each(|client| client.heard_ms = now_ms);
     }
 
-    /// Sessions of clients that were silent for `lease_ms`.
+    /// Sessions of clients that were silent for `lease_ms`, in an order of their own: a chunk that is held stays as far from loss as the last of
+    /// them wanted it.
     pub fn expired(&self, now_ms: u64, lease_ms: u64) -> Vec<SessionId> {
         let silent = |client: &&Client| now_ms.saturating_sub(client.heard_ms) >= lease_ms;
-        self.clients.values().filter(silent).flat_map(|client| client.sessions.iter().copied()).collect()
+        let clients = self.clients.values().filter(silent);
+        let mut expired: Vec<SessionId> =
+            clients.flat_map(|client| client.sessions.iter().copied()).collect();
+        expired.sort_unstable();
+        expired
     }
 
     /// Makes `bytes` what the session has reserved. It asks once it has sent what it was granted before: that counts as

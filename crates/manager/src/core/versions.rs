@@ -127,7 +127,9 @@ impl Namespace {
 
     /// Sessions with committed versions that nobody has ended.
     pub fn unfinished(&self) -> Vec<SessionId> {
-        self.open.keys().copied().collect()
+        let mut unfinished: Vec<SessionId> = self.open.keys().copied().collect();
+        unfinished.sort_unstable();
+        unfinished
     }
 
     pub(super) fn drop_version(&mut self, ino: Ino, number: u64) -> Result<(), Failure> {
@@ -214,7 +216,9 @@ impl Namespace {
     /// Removes what has neither a name nor a session: left by sessions that ended while no manager ran.
     pub fn drop_all_unused(&mut self) {
         let unnamed = |(ino, inode): (&Ino, &super::inode::Inode)| (inode.links == 0).then_some(*ino);
-        let unnamed: Vec<Ino> = self.inodes.iter().filter_map(unnamed).collect();
+        let mut unnamed: Vec<Ino> = self.inodes.iter().filter_map(unnamed).collect();
+        // In a fixed order: a chunk that is held stays as far from loss as the last of them wanted it.
+        unnamed.sort_unstable();
         for ino in unnamed.into_iter().filter(|ino| *ino != Ino::ROOT) {
             self.drop_unused(ino);
         }

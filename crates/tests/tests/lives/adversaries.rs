@@ -1,6 +1,6 @@
 //! Participants of ill will: they send whatever the protocol lets them say, at any moment. Nobody else may lose anything by it.
 //!
-//! [`USUAL`] are in every other life. `STDCHK_ADVERSARIES` names others, or `all`: an adversary stays out of the usual lives as long as the pool
+//! [`USUAL`] are in every other life. `STDCHK_ADVERSARIES` names those that are in all, or `usual`, or `all`: an adversary stays out of the usual lives as long as the pool
 //! is known not to withstand it.
 
 use stdchk_model::Maker;
@@ -13,7 +13,7 @@ use super::plant::Plant;
 use super::world::World;
 
 /// As whom clients of ill will code, by their certificate.
-const OF_ILL_WILL: Maker = Maker([66; 8]);
+pub const OF_ILL_WILL: Maker = Maker([66; 8]);
 
 /// Somebody of ill will.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,10 +36,20 @@ pub enum Adversary {
     LiesOfLoad,
     /// A benefactor says that others don't take what it was to copy to them.
     LiesOfFailures,
+    /// A benefactor says of encodings that they don't make their chunk, or that they do, whether it was asked or not.
+    LiesOfDecodings,
+    /// A benefactor gives receipts for blocks that it hasn't, and stores nothing.
+    StoresNothing,
+    /// A benefactor serves other bytes than it was asked for, or none.
+    ServesWrongly,
+    /// A client presents receipts that it forged, or that others were given, at any later moment.
+    PresentsReceipts,
+    /// A user has files and sessions of its own, and asks whatever it may with names of chunks, encodings and versions of others.
+    Meddles,
 }
 
 impl Adversary {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 14] = [
         Self::MakesUpEncodings,
         Self::MakesUpParity,
         Self::MakesUpAsAnother,
@@ -49,16 +59,42 @@ impl Adversary {
         Self::ClaimsBlocks,
         Self::LiesOfLoad,
         Self::LiesOfFailures,
+        Self::LiesOfDecodings,
+        Self::StoresNothing,
+        Self::ServesWrongly,
+        Self::PresentsReceipts,
+        Self::Meddles,
     ];
 
     /// Whether it is a benefactor, not a client.
     pub fn is_benefactor(self) -> bool {
-        !matches!(self, Self::MakesUpEncodings | Self::MakesUpParity | Self::MakesUpAsAnother)
+        !matches!(
+            self,
+            Self::MakesUpEncodings
+                | Self::MakesUpParity
+                | Self::MakesUpAsAnother
+                | Self::PresentsReceipts
+                | Self::Meddles
+        )
     }
 }
 
 /// Those that every other one of the usual lives has.
-const USUAL: [Adversary; 0] = [];
+const USUAL: [Adversary; 13] = [
+    Adversary::MakesUpParity,
+    Adversary::MakesUpAsAnother,
+    Adversary::LiesOfHistory,
+    Adversary::LiesOfTerms,
+    Adversary::LiesOfJournal,
+    Adversary::ClaimsBlocks,
+    Adversary::LiesOfLoad,
+    Adversary::LiesOfFailures,
+    Adversary::LiesOfDecodings,
+    Adversary::StoresNothing,
+    Adversary::ServesWrongly,
+    Adversary::PresentsReceipts,
+    Adversary::Meddles,
+];
 
 /// Who takes part in a life.
 pub fn in_life(seed: u64, plant: Plant) -> Vec<Adversary> {
@@ -71,7 +107,11 @@ pub fn in_life(seed: u64, plant: Plant) -> Vec<Adversary> {
         return if seed % 2 == 1 { USUAL.to_vec() } else { Vec::new() };
     };
     let named = |adversary: &Adversary| {
-        names.split(',').any(|name| name == "all" || *name == format!("{adversary:?}"))
+        names.split(',').any(|name| match name {
+            "all" => true,
+            "usual" => USUAL.contains(adversary),
+            name => *name == format!("{adversary:?}"),
+        })
     };
     Adversary::ALL.into_iter().filter(named).collect()
 }
@@ -84,6 +124,8 @@ impl World {
             Adversary::MakesUpEncodings => self.stores_made_up(MakeUp::Content),
             Adversary::MakesUpParity => self.stores_made_up(MakeUp::Parity),
             Adversary::MakesUpAsAnother => self.stores_as_another(),
+            Adversary::PresentsReceipts => self.presents_receipts(),
+            Adversary::Meddles => self.meddles(),
             lie => self.lies_of(lie),
         }
     }

@@ -98,6 +98,9 @@ impl World {
     /// What a benefactor of ill will claims to have was there alone, by its word, if it could never be read since versions name it.
     /// Whatever could be read once must stay so, whatever that one says.
     fn forgive_what_a_liar_had(&mut self, unreadable: &BTreeSet<Number>) {
+        for node in &mut self.nodes {
+            self.claimed.extend(std::mem::take(&mut node.not_stored).iter().map(name));
+        }
         if self.claimed.is_empty() {
             return;
         }
@@ -222,6 +225,7 @@ impl World {
     }
 
     pub fn settle_a_little(&mut self) {
+        self.meddling_ends();
         self.keepers_follow();
         self.long_time();
         self.collect_all();
@@ -310,7 +314,7 @@ impl World {
         }
     }
 
-    fn read_chunk(&mut self, number: Number) -> Option<Bytes> {
+    pub fn read_chunk(&mut self, number: Number) -> Option<Bytes> {
         let (mut assembly, mut served) = (Assembly::new(chunk(number)), Vec::new());
         for (block, at) in self.located(number) {
             let Some(node) = self.nodes.iter_mut().find(|node| node.id == Some(at) && node.is_up()) else {
@@ -345,7 +349,8 @@ impl World {
         let Some(node) = self.nodes.iter_mut().find(|node| node.id == Some(at) && node.is_up()) else {
             return;
         };
-        let (state, lies) = (node.verify(block, &self.runtime), node.lies.contains_key(&block));
+        let lies = node.lies.contains_key(&block) || node.lies_to_manager.serves.is_some();
+        let state = node.verify(block, &self.runtime);
         assert!(lies || state == BlockState::Damaged, "what {at} serves as {} is another", shown(&block));
         self.note(format!("{} is found damaged at {at}", shown(&block)));
     }
@@ -361,7 +366,7 @@ impl World {
 }
 
 /// Whether the chunk can be made of these blocks: whether those of some encoding decode to it.
-fn suffice<'a>(blocks: impl Iterator<Item = &'a BlockId> + Clone) -> bool {
+pub fn suffice<'a>(blocks: impl Iterator<Item = &'a BlockId> + Clone) -> bool {
     blocks.clone().any(|block| {
         let own = blocks.clone().filter(|other| other.encoding == block.encoding);
         make_the_chunk(block.chunk, block.encoding, &own.map(|block| block.index).collect())

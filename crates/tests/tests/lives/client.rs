@@ -189,7 +189,6 @@ impl Client {
     /// The next request to the manager; `None`: the next thing is another.
     fn request(&self, folder: Ino, plant: Plant) -> Option<ManagerRequest> {
         let session = self.session;
-        let root = root_of(&self.content());
         Some(match self.step {
             Step::Open if self.ino == Ino(0) => {
                 ManagerRequest::OpenContainer { session, client: self.id, folder }
@@ -202,30 +201,41 @@ impl Client {
                 ManagerRequest::Known { session, chunks, room_bytes: 0 }
             }
             Step::Vouch => ManagerRequest::Vouch { session, encodings: self.vouched.clone() },
-            Step::Commit => ManagerRequest::Commit {
-                session,
-                size: content::size(&self.list),
-                mtime: 1,
-                stored_bytes: 0,
-                named_before: 0,
-                key: None,
-                changes: 0,
-                named: match &root {
-                    MapRoot::Inline { .. } => Vec::new(),
-                    MapRoot::Pieces { .. } if plant == Plant::NameLeftOut => {
-                        self.content().needs().into_iter().skip(1).map(id).collect()
-                    }
-                    MapRoot::Pieces { .. } => self.content().needs().into_iter().map(id).collect(),
-                },
-                root,
-                state: self.state(),
-                hole_bytes: 0,
-                receipts: self.receipts.clone(),
-            },
+            Step::Commit => self.commit(plant, self.receipts.clone()),
             Step::Move => self.packing.as_ref()?.step(session, folder),
             Step::Close => ManagerRequest::CloseSession { session, interrupted: false },
             Step::Idle | Step::Put | Step::Sync => return None,
         })
+    }
+
+    /// The commit of what it writes, by these receipts.
+    pub fn commit(&self, plant: Plant, receipts: Vec<(BenefactorId, Receipt)>) -> ManagerRequest {
+        let root = root_of(&self.content());
+        ManagerRequest::Commit {
+            session: self.session,
+            size: content::size(&self.list),
+            mtime: 1,
+            stored_bytes: 0,
+            named_before: 0,
+            key: None,
+            changes: 0,
+            named: match &root {
+                MapRoot::Inline { .. } => Vec::new(),
+                MapRoot::Pieces { .. } if plant == Plant::NameLeftOut => {
+                    self.content().needs().into_iter().skip(1).map(id).collect()
+                }
+                MapRoot::Pieces { .. } => self.content().needs().into_iter().map(id).collect(),
+            },
+            root,
+            state: self.state(),
+            hole_bytes: 0,
+            receipts,
+        }
+    }
+
+    /// Whether its next commit is the last one of its session.
+    pub fn is_last(&self) -> bool {
+        self.state() == VersionState::Closed
     }
 
     /// The benefactors that it needs, by the policy of when it began.
@@ -399,7 +409,7 @@ impl World {
         let client = &self.clients[number];
         let (ino, content) = (client.ino, client.content());
         let (request, whose) = (client.request(self.folder, self.plant), (client.session, number));
-        let is_last = client.state() == VersionState::Closed;
+        let is_last = client.is_last();
         if let (Step::Move, Some(packing)) = (client.step, client.packing.clone()) {
             self.asks_to_move(&packing, &content);
         }
@@ -625,6 +635,7 @@ impl World {
         let durable = self.below(3) == 0;
         let insists = self.clients[number].insists;
         let Some(node) = self.nodes.iter_mut().find(|node| node.id == Some(id)) else { return };
+        let stores_nothing = node.lies_to_manager.stores_nothing;
         let (encoding, maker) = (content::encoding(&block), self.clients[number].maker());
         let put = node.put(Some(maker), (block, encoding), stored(&block), (durable, insists), &self.runtime);
         let Ok(receipt) = put else {
@@ -644,8 +655,10 @@ impl World {
         let place = (block, id);
         client.places.insert(place);
         client.begun.insert(name(&block));
-        // What is in memory goes once disks have it, whoever holds it.
-        if !client.manner.is_careless && !client.in_memory.contains(&id) {
+        if stores_nothing {
+            client.held.remove(&place);
+        } else if !client.manner.is_careless && !client.in_memory.contains(&id) {
+            // What is in memory goes once disks have it, whoever holds it.
             client.held.insert(place);
         }
         if let Some(receipt) = receipt {

@@ -108,7 +108,7 @@ fn code(redundancy: Redundancy) -> Code {
 }
 
 /// The list that the map chunk `number` describes.
-fn list_of(number: Number) -> Vec<Number> {
+pub fn list_of(number: Number) -> Vec<Number> {
     let mut rest = number - CHUNKS;
     let mut list = Vec::new();
     while rest > 0 {

@@ -3,7 +3,7 @@
 //! What lies on its disk is there, and it obeys orders: what it says is the lie. Nobody else may lose anything by it. What it alone was
 //! believed to have when a version was committed is lost with its word ([`World::check`]): that is no more than its disk could lose.
 
-use stdchk_model::message::benefactor::FailedCopy;
+use stdchk_model::message::benefactor::{Decoded, FailedCopy};
 use stdchk_model::message::manager::{Moment, StoredBlock};
 use stdchk_model::{BlockId, EncodingId, Signed};
 
@@ -27,6 +27,25 @@ pub struct Lies {
     pub load: Option<(u64, u64)>,
     /// What others could not take from it.
     pub failures: Vec<FailedCopy>,
+    /// What every encoding that it is to decode makes: the chunk, or something else.
+    pub decodes: Option<bool>,
+    /// It says that it stores what is put there, and doesn't.
+    pub stores_nothing: bool,
+    /// What it serves.
+    pub serves: Option<Served>,
+}
+
+/// What a benefactor serves for a block, which isn't that.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Served {
+    /// Nothing.
+    Nothing,
+    /// Bytes of the right length.
+    Noise,
+    /// An empty block.
+    Empty,
+    /// The block's bytes, and another description of its encoding.
+    AnotherEncoding,
 }
 
 impl Lies {
@@ -60,9 +79,14 @@ impl World {
                 let to = self.nodes[to].id.filter(|_| to != LIAR);
                 self.nodes[LIAR].lies_to_manager.failures.push(FailedCopy { chunk, to });
             }
-            Adversary::MakesUpEncodings | Adversary::MakesUpParity | Adversary::MakesUpAsAnother => {
-                unreachable!("no benefactor does that")
-            }
+            Adversary::LiesOfDecodings => return self.lies_of_decodings(),
+            Adversary::StoresNothing => self.nodes[LIAR].lies_to_manager.stores_nothing = true,
+            Adversary::ServesWrongly => return self.serves_wrongly(),
+            Adversary::MakesUpEncodings
+            | Adversary::MakesUpParity
+            | Adversary::MakesUpAsAnother
+            | Adversary::PresentsReceipts
+            | Adversary::Meddles => unreachable!("no benefactor does that"),
         }
         self.note(format!("{:?} begins: {what:?}", self.nodes[LIAR].id));
         self.disconnect(LIAR);
@@ -77,6 +101,37 @@ impl World {
         let follows = self.core.may_follow(id, registration, has);
         self.note(format!("{id} has a journal that never was: {follows:?}"));
         self.commit_store();
+    }
+
+    /// It says what an encoding makes that it wasn't asked about, and will say so of each that it is asked about.
+    fn lies_of_decodings(&mut self) {
+        let is_right = self.below(2) == 0;
+        self.nodes[LIAR].lies_to_manager.decodes = Some(is_right);
+        let all: Vec<BlockId> = self.holders().into_values().flatten().map(|(block, _)| block).collect();
+        if all.is_empty() {
+            return;
+        }
+        let BlockId { chunk, encoding, .. } = all[self.below(all.len())];
+        self.nodes[LIAR].decoded.push(Decoded { chunk, encoding, is_right });
+        self.note(format!("{:?} says of all encodings that they are right: {is_right}", self.nodes[LIAR].id));
+    }
+
+    /// It serves what isn't the block that was asked for, and somebody reads a chunk: what is read is right, or nothing.
+    fn serves_wrongly(&mut self) {
+        let kinds = [Served::Nothing, Served::Noise, Served::Empty, Served::AnotherEncoding];
+        let served = kinds[self.below(kinds.len())];
+        self.nodes[LIAR].lies_to_manager.serves = Some(served);
+        let number = self.any_chunk();
+        let read = self.read_chunk(number);
+        self.note(format!(
+            "{:?} serves {served:?}, {number} is read: {}",
+            self.nodes[LIAR].id,
+            read.is_some()
+        ));
+        assert!(
+            read.is_none_or(|read| *read == *content::content(number)),
+            "a reader of {number} is deceived"
+        );
     }
 
     /// It says that it has a block of a chunk that somebody may need: as the chunk is stored elsewhere, or as it is, of a length that

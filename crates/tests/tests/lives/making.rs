@@ -160,6 +160,7 @@ impl World {
         if encoding.code.is_copy() || bad.is_some_and(|bad| *bad != BadFragments::Encoding) {
             return;
         }
+        let is_right = self.nodes[node].lies_to_manager.decodes.unwrap_or(is_right);
         let block = BlockId { chunk, encoding, index: 0 };
         self.note(format!("{:?} decodes {}: {is_right}", self.nodes[node].id, shown(&block)));
         self.nodes[node].decoded.push(Decoded { chunk, encoding, is_right });

@@ -26,7 +26,7 @@ use tokio::runtime::Runtime;
 
 use super::content::{self, Number};
 use super::disk::Disk;
-use super::false_words::Lies;
+use super::false_words::{Lies, Served};
 use super::plant::Plant;
 
 /// Segments are full soon, so that there are some.
@@ -99,6 +99,8 @@ pub struct Node {
     pub lies: BTreeMap<BlockId, BlockId>,
     /// What it says to the manager that isn't so.
     pub lies_to_manager: Lies,
+    /// Blocks that it gave receipts for and hasn't, since somebody asked.
+    pub not_stored: Vec<BlockId>,
     durable_sequence: u64,
     /// What it had when it stopped.
     had: BTreeSet<BlockId>,
@@ -145,6 +147,7 @@ impl Node {
             seen: Vec::new(),
             lies: BTreeMap::new(),
             lies_to_manager: Lies::default(),
+            not_stored: Vec::new(),
             durable_sequence: 0,
             had: BTreeSet::new(),
             ever: BTreeSet::new(),
@@ -366,6 +369,9 @@ impl Node {
             Plant::KnownPutIsBelieved => durable && self.store().find(block).is_ok(),
             _ => false,
         };
+        if self.lies_to_manager.stores_nothing {
+            return Ok(durable.then(|| self.receipt_for_nothing(&[block])));
+        }
         self.ever.insert(block);
         let request = BenefactorRequest::Put { block, encoding, durable: durable && !believed, insists };
         let mut caller = Caller::of_this_machine(Role::Client);
@@ -389,6 +395,7 @@ impl Node {
         match self.plant {
             Plant::ReceiptWithoutSync => return self.receipt_without_sync(&blocks),
             Plant::ReceiptThatProtectsNothing => return self.receipt_that_protects_nothing(&blocks),
+            _ if self.lies_to_manager.stores_nothing => return self.receipt_for_nothing(&blocks),
             _ => {}
         }
         let request = BenefactorRequest::Sync { blocks: blocks.clone(), tell: false };
@@ -414,6 +421,12 @@ impl Node {
         Receipt::new(key, receipt.incarnation, receipt.sequence, named)
     }
 
+    /// A receipt for blocks that may not be here.
+    fn receipt_for_nothing(&mut self, blocks: &[BlockId]) -> Receipt {
+        self.not_stored.extend(blocks);
+        self.receipt_without_sync(blocks)
+    }
+
     /// A receipt that nothing stands behind: the disk was not asked.
     fn receipt_without_sync(&self, blocks: &[BlockId]) -> Receipt {
         let service = self.service.as_ref().unwrap();
@@ -433,8 +446,25 @@ impl Node {
     pub fn serve(&mut self, block: BlockId, runtime: &Runtime) -> Option<(Encoding, Bytes)> {
         let (reply, bytes) = self.ask(BenefactorRequest::Get { block }, &[], runtime).ok()?;
         let BenefactorReply::Block { encoding } = reply else { panic!("not an answer to a get") };
-        let lie = self.lies.get(&block).map(|other| Bytes::from_static(content::stored(other)));
-        Some((encoding, lie.unwrap_or(bytes)))
+        self.serves(block, encoding, bytes)
+    }
+
+    /// What it serves for a block that it has read.
+    fn serves(&self, block: BlockId, mut encoding: Encoding, bytes: Bytes) -> Option<(Encoding, Bytes)> {
+        let bytes = match self.lies_to_manager.serves {
+            None => match self.lies.get(&block) {
+                Some(other) => Bytes::from_static(content::stored(other)),
+                None => bytes,
+            },
+            Some(Served::Nothing) => return None,
+            Some(Served::Noise) => Bytes::from(vec![0xa5; bytes.len()]),
+            Some(Served::Empty) => Bytes::new(),
+            Some(Served::AnotherEncoding) => {
+                encoding.plain_length ^= 1;
+                bytes
+            }
+        };
+        Some((encoding, bytes))
     }
 
     /// Whether it proves that it has a block with these bytes.
@@ -448,10 +478,7 @@ impl Node {
     pub fn read(&mut self, block: BlockId, runtime: &Runtime) -> Option<(Encoding, Bytes)> {
         let service = Arc::clone(self.service.as_ref().unwrap());
         match runtime.block_on(service.get(block)) {
-            Ok((encoding, bytes)) => {
-                let lie = self.lies.get(&block).map(|other| Bytes::from_static(content::stored(other)));
-                Some((encoding, lie.unwrap_or(bytes)))
-            }
+            Ok((encoding, bytes)) => self.serves(block, encoding, bytes),
             Err(failure) => {
                 if failure.code == ErrorCode::Damaged {
                     self.disk.keep_all();

@@ -4,18 +4,19 @@
 use stdchk_manager::core::Asker;
 use stdchk_model::message::benefactor::BenefactorRequest;
 use stdchk_model::message::handshake::MemberId;
-use stdchk_model::message::manager::{Change, Existing, ManagerRequest};
-use stdchk_model::{ErrorCode, OpId, User};
+use stdchk_model::message::manager::{Change, Existing, ManagerRequest, PackedMembers};
+use stdchk_model::{ClientId, ErrorCode, OpId, SessionId, User};
 
 use super::client::Step;
+use super::content::id;
 use super::files::name_of;
 use super::model::NAMES;
 use super::plant::Plant;
 use super::world::World;
 
 /// It owns nothing; others may read files here, and not write them.
-const USER: u32 = 4002;
-const MEMBER: MemberId = MemberId([77; 16]);
+pub const USER: u32 = 4002;
+pub const MEMBER: MemberId = MemberId([77; 16]);
 
 impl World {
     pub fn trespass(&mut self, node: usize, client: usize) {
@@ -44,7 +45,8 @@ impl World {
         self.operations += 1;
         let id = OpId(self.operations.to_be_bytes());
         let change = |change| ManagerRequest::Change { id, change };
-        let request = match self.below(6) {
+        let (session, client, durability) = (SessionId([66; 16]), ClientId([66; 16]), None);
+        let request = match self.below(16) {
             0 => change(Change::Unlink { parent, name }),
             1 => change(Change::SetPolicy {
                 ino: parent,
@@ -63,6 +65,36 @@ impl World {
                 let (new_parent, new_name, existing) = (parent, "mine".to_owned(), Existing::Replace);
                 change(Change::Rename { parent, name, new_parent, new_name, existing })
             }
+            5 => change(Change::Link { ino, parent, name: "mine".to_owned() }),
+            6 => change(Change::UnlinkUnwritten { parent, name, ino }),
+            7 => change(Change::Seal { ino: parent, timestep: 1, sealed: true }),
+            8 => change(Change::Finish { ino: parent }),
+            9 => ManagerRequest::OpenSession { session, client, ino, durability },
+            10 => {
+                let kept_for = self.clients[0].session;
+                ManagerRequest::TakeUp { session, client, ino, kept_for, durability }
+            }
+            11 => ManagerRequest::LetBaseGo { ino, kept_for: self.clients[0].session },
+            12 => ManagerRequest::OpenContainer { session, client, folder: parent },
+            13 => {
+                let (mode, uid, gid, exclusive, again) = (0o644, USER, USER, false, None);
+                ManagerRequest::Create {
+                    session,
+                    client,
+                    parent,
+                    name,
+                    mode,
+                    uid,
+                    gid,
+                    exclusive,
+                    again,
+                    durability,
+                }
+            }
+            14 => {
+                let containers = vec![PackedMembers { session, members: vec![(ino, 1)] }];
+                ManagerRequest::Aggregate { folder: parent, timestep: 1, containers }
+            }
             _ => ManagerRequest::Similar(ino),
         };
         self.note(format!("a user asks for what it may not with {}", name_of(place)));
@@ -76,9 +108,20 @@ impl World {
         if step == Step::Idle || self.core.handle(ManagerRequest::Settle(session), self.now).is_err() {
             return;
         }
-        let request = match self.below(3) {
+        let chunks = vec![id(self.any_chunk())];
+        let request = match self.below(10) {
             0 => ManagerRequest::CloseSession { session, interrupted: true },
             1 => ManagerRequest::Reserve { session, bytes: 1, avoid: Vec::new() },
+            2 => ManagerRequest::Known { session, chunks, room_bytes: 0 },
+            3 => ManagerRequest::Receipts { session, receipts: Vec::new() },
+            4 => ManagerRequest::Names { session, first: true, chunks },
+            5 => ManagerRequest::Vouch { session, encodings: Vec::new() },
+            6 => self.clients[client].commit(self.plant, Vec::new()),
+            7 => {
+                let Some(base) = self.a_version() else { return };
+                ManagerRequest::KeepBase { session, base, host: String::new(), bytes: 0 }
+            }
+            8 => ManagerRequest::Settle(session),
             _ => ManagerRequest::Closing { session, size: 0, changes: 0 },
         };
         self.note(format!("another member asks for the session of client {client}"));

@@ -7,7 +7,7 @@ use stdchk_manager::core::{Core, Now};
 use stdchk_manager::store::MemoryStore;
 use stdchk_model::exact::to_usize;
 use stdchk_model::message::manager::{Change, FileKind, ManagerReply, ManagerRequest};
-use stdchk_model::{BenefactorId, Ino, Redundancy, Tier};
+use stdchk_model::{BenefactorId, Ino, Receipt, Redundancy, SessionId, Tier};
 use tokio::runtime::Runtime;
 
 use super::adversaries::{self, Adversary};
@@ -74,6 +74,10 @@ pub struct World {
     pub claimed: BTreeSet<Number>,
     /// Once something was claimed: the chunks that could be read since versions name them.
     pub readable: BTreeSet<Number>,
+    /// Receipts that somebody of ill will keeps.
+    pub receipts: Vec<(BenefactorId, Receipt)>,
+    /// The session of a user of ill will, and the file that it writes.
+    pub meddling: Option<(SessionId, Ino)>,
     /// Those of ill will who take part.
     pub adversaries: Vec<Adversary>,
     /// Nothing goes wrong any more.
@@ -142,6 +146,8 @@ impl World {
             seen: None,
             claimed: BTreeSet::new(),
             readable: BTreeSet::new(),
+            receipts: Vec::new(),
+            meddling: None,
             adversaries: adversaries::in_life(seed, plant),
             calm: true,
             history: VecDeque::new(),
