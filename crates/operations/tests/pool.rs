@@ -247,7 +247,7 @@ fn a_set_comes_back_and_what_happens_is_told() {
         Watch::new(move |event| match event {
             Event::Moved { bytes } => drop(moved.fetch_add(*bytes, Ordering::Relaxed)),
             Event::PassedOver { set, .. } => {
-                drop(passed_over.fetch_add(set.timestep.name().parse().unwrap(), Ordering::Relaxed))
+                _ = passed_over.fetch_add(set.timestep.name().parse().unwrap(), Ordering::Relaxed)
             }
             Event::Failed(error) => {
                 assert_eq!(error.code, Code::NotFound, "{error}");

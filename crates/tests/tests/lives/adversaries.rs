@@ -180,7 +180,8 @@ impl World {
             let put = self.nodes[at].put(by, (*block, encoding), stored, (durable, true), &self.runtime);
             let (id, shown, is_taken) = (self.nodes[at].id, shown(block), put.is_ok());
             self.note(format!("somebody puts {shown}, which is made up, at {id:?}: {is_taken}"));
-            taken += usize::from(is_taken);
+            // Who stores nothing takes anything.
+            taken += usize::from(is_taken && !self.nodes[at].lies_to_manager.stores_nothing);
         }
         taken
     }

@@ -67,7 +67,7 @@ impl World {
             }
             5 => change(Change::Link { ino, parent, name: "mine".to_owned() }),
             6 => change(Change::UnlinkUnwritten { parent, name, ino }),
-            7 => change(Change::Seal { ino: parent, timestep: 1, sealed: true }),
+            7 => change(Change::Seal { ino: parent, timestep: 1.into(), sealed: true }),
             8 => change(Change::Finish { ino: parent }),
             9 => ManagerRequest::OpenSession { session, client, ino, durability },
             10 => {
@@ -93,7 +93,7 @@ impl World {
             }
             14 => {
                 let containers = vec![PackedMembers { session, members: vec![(ino, 1)] }];
-                ManagerRequest::Aggregate { folder: parent, timestep: 1, containers }
+                ManagerRequest::Aggregate { folder: parent, timestep: 1.into(), containers }
             }
             _ => ManagerRequest::Similar(ino),
         };
