@@ -369,10 +369,13 @@ async fn lost_fragments_are_made_anew_from_enough_others_even_if_one_is_damaged(
         (0..4).map(|index| (index, running[usize::from(index)].address())).collect();
     let to = [(Some(4), 5, running[4].address()), (Some(1), 6, running[5].address())];
     manager.order(1, make(chunk, id, &from, &to));
-    for (index, at) in [(4, 4), (1, 5)] {
+    for (index, at) in [(4, 4u32), (1, 5)] {
         let block = made.encoding.block(chunk, index);
-        manager.wait("the fragment", |told| told.added(block)).await;
-        assert!(get(&running[at].connection, block).await.unwrap()[..] == made.stored(index).unwrap()[..]);
+        manager.wait("the fragment", |told| reported_by(told, at + 1, block)).await;
+        assert!(
+            get(&running[at as usize].connection, block).await.unwrap()[..]
+                == made.stored(index).unwrap()[..]
+        );
     }
     manager.wait("the damage", |told| told.removed(made.encoding.block(chunk, 1))).await;
     // Two are not enough for another; a copy of all of it can be made of three.

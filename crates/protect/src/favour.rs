@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use stdchk_model::{EncodingId, Trust};
 
-use crate::holders::{Held, copies, group_distance};
+use crate::holders::{Held, copies, group_distance, on_disks};
 
 /// The encoding in fragments of which these blocks alone keep the distance `wanted`, so that all else could go: fragments take less space
 /// than copies that are as far from loss. A trusted one comes before those that their makers alone vouch for, then the one that takes the least
@@ -18,7 +18,7 @@ pub fn favoured(held: &[Held], wanted: u8) -> Option<EncodingId> {
 /// What keeps a chunk at the distance `wanted` alone, so that a block may go that isn't among those that stay: copies, which have the name of
 /// a plain one here; or blocks of the block's own encoding; or those of another one, trusted ones first.
 pub fn in_favour_of(block: &Held, staying: &[Held], wanted: u8) -> Option<EncodingId> {
-    let own = block.encoding;
+    let (own, staying) = (block.encoding, &on_disks(staying)[..]);
     let is_own_enough = || {
         let held = staying.iter().copied();
         !own.code.is_copy() && block.trust != Trust::Broken && group_distance(held, own) >= wanted

@@ -131,7 +131,7 @@ fn on_disk(block: &Held) -> bool {
     block.tier == Tier::Disk
 }
 
-fn on_disks(held: &[Held]) -> Vec<Held> {
+pub(crate) fn on_disks(held: &[Held]) -> Vec<Held> {
     held.iter().filter(|block| on_disk(block)).copied().collect()
 }
 

@@ -169,5 +169,5 @@ fn a_naming_pattern_finds_the_sets_of_other_names() {
         pool.ok(&["put", &file, "gas/"]);
     }
     let latest = pool.json(&["latest", "gas", "--json"]);
-    assert_eq!((&latest["timestep"], &latest["members"][1]["rank"]), (&100.into(), &1.into()));
+    assert_eq!((&latest["timestep"], &latest["members"][1]["rank"]), (&"000100".into(), &1.into()));
 }

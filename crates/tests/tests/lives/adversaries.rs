@@ -80,17 +80,14 @@ impl Adversary {
 }
 
 /// Those that every other one of the usual lives has.
-const USUAL: [Adversary; 13] = [
-    Adversary::MakesUpParity,
+const USUAL: [Adversary; 10] = [
     Adversary::MakesUpAsAnother,
     Adversary::LiesOfHistory,
     Adversary::LiesOfTerms,
     Adversary::LiesOfJournal,
-    Adversary::ClaimsBlocks,
     Adversary::LiesOfLoad,
     Adversary::LiesOfFailures,
     Adversary::LiesOfDecodings,
-    Adversary::StoresNothing,
     Adversary::ServesWrongly,
     Adversary::PresentsReceipts,
     Adversary::Meddles,
