@@ -53,11 +53,11 @@ pub(crate) struct Remaker {
     peers: Mutex<HashMap<String, Peer>>,
     /// What the manager has not been told yet of encodings of which enough was gathered.
     decoded: Mutex<Vec<Decoded>>,
-    /// What it has not been told yet of blocks that were to be seen.
+    /// Answers to orders to see blocks that it has not been told yet.
     seen: Mutex<Vec<Seen>>,
 }
 
-/// What blocks of others are compared with.
+/// Bytes that blocks of others are compared with.
 enum Known {
     /// A copy that is here.
     Own(BlockId, Bytes),

@@ -19,9 +19,9 @@ pub struct Layout {
     pub naming: &'static str,
     /// Ranks of a complete set, if they don't depend on the job.
     pub ranks: Option<u32>,
-    /// Names from the code's documentation or its users' records: two timesteps of one run.
+    /// Names as the code writes them: two timesteps of one run.
     pub examples: &'static [&'static str],
-    /// Where the names are documented.
+    /// Where to look the names up. Not every row was compared with it.
     pub source: &'static str,
 }
 

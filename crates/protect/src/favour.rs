@@ -15,7 +15,7 @@ pub fn favoured(held: &[Held], wanted: u8) -> Option<EncodingId> {
     if is_copy_enough { None } else { sufficient(held, wanted) }
 }
 
-/// What keeps a chunk at the distance `wanted` alone, so that a block may go that isn't among those that stay: copies, which have the name of
+/// The encoding that keeps a chunk at the distance `wanted` alone, so that a block may go that isn't among those that stay: copies, which have the name of
 /// a plain one here; or blocks of the block's own encoding; or those of another one, trusted ones first.
 pub fn in_favour_of(block: &Held, staying: &[Held], wanted: u8) -> Option<EncodingId> {
     let (own, staying) = (block.encoding, &on_disks(staying)[..]);

@@ -1,13 +1,13 @@
 //! Checks: benefactors find out whether an encoding in fragments makes its chunk, by decoding it and making all of its blocks anew.
 //!
-//! Nobody can tell from one fragment whether its encoding makes the chunk ([`Trust`]). Two things let the manager ask:
-//! - a block stands beside an encoding that keeps its chunk safe alone and takes less space ([`super::surplus`]). The block's own holder
-//!   decodes that encoding, and only then the block may go: one holder after the other, so that no lie costs more than one holder's blocks;
-//! - somebody says that an encoding is broken: a reader ([`ManagerRequest::Doubt`](stdchk_model::message::manager::ManagerRequest)), or a
-//!   benefactor. Others are asked until two of different members agree. Nobody's word alone makes anything go.
+//! Nobody can tell from one fragment whether its encoding makes the chunk ([`Trust`]). The manager asks once somebody says that an encoding is
+//! broken: a reader ([`ManagerRequest::Doubt`](stdchk_model::message::manager::ManagerRequest)), or a benefactor. Others are asked until two of
+//! different members agree. Nobody's word alone makes anything go. Holders that see fragments before their own blocks go ([`super::proofs`])
+//! decode them as well, and their verdicts count here.
 //!
 //! An encoding that a benefactor found good counts for everybody. One that two of different members found broken counts for nothing, and
-//! [`super::surplus`] deletes its blocks once others are enough. All of this is in memory alone: a manager that starts anew asks anew.
+//! [`super::surplus`] deletes its blocks once others are enough, or where the owner of a disk needs the space and its own benefactor has found the encoding
+//! broken. All of this is in memory alone: a manager that starts anew asks anew.
 //!
 //! | a check | what becomes of it | what becomes of the chunk |
 //! |---|---|---|

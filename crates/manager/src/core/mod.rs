@@ -192,7 +192,7 @@ pub struct Core {
     sessions: Sessions,
     copies: Copies,
     checks: checks::Checks,
-    /// What holders have seen of others before their blocks go.
+    /// Proofs that holders have asked of others, before their own blocks go.
     proofs: proofs::Proofs,
     reliefs: relief::Reliefs,
     departures: departures::Departures,

@@ -1,6 +1,6 @@
 //! Proofs: a block goes in favour of others once its own holder has seen these.
 //!
-//! What a benefactor says that it has is its word alone. So before a block goes that is too much ([`super::surplus`]), its holder asks those that have
+//! A list of blocks is the word of its benefactor alone. So before a block goes that is too much ([`super::surplus`]), its holder asks those that have
 //! the others to prove it: by a keyed hash of their stored bytes, which it compares with what it has itself; fragments of which it lacks the
 //! bytes it decodes, and makes all of them anew. Whoever lies, nobody loses more than the liar holds: nothing is deleted by anybody's word but that
 //! of the benefactor on whose disk it lies.
@@ -61,9 +61,9 @@ pub(super) struct Proofs {
     at: BTreeMap<BenefactorId, BTreeSet<ChunkId>>,
     /// How many of them it was told.
     ordered: HashMap<BenefactorId, usize>,
-    /// Who asked in vain, with the number of times and when it may ask again, milliseconds of the manager's life.
+    /// Holders that asked in vain, with the number of times and when each may ask again, milliseconds of the manager's life.
     failing: BTreeMap<(ChunkId, BenefactorId), (u32, u64)>,
-    /// What holders have seen whose blocks may go.
+    /// Blocks that holders have seen, before their own may go.
     seen: BTreeMap<ChunkId, Sight>,
     /// Since when each benefactor has doubted what others have, milliseconds of the manager's life, and how many blocks.
     doubted: BTreeMap<BenefactorId, (u64, u32)>,
@@ -71,7 +71,7 @@ pub(super) struct Proofs {
     tidied_ms: u64,
 }
 
-/// What a benefactor is to ask others.
+/// A question that a benefactor is to ask others.
 #[derive(Debug)]
 struct Question {
     at: BenefactorId,
@@ -79,12 +79,12 @@ struct Question {
     own: BlockId,
     /// How far from loss the others are to keep the chunk.
     wanted: u8,
-    /// What it was told to see; none: it wasn't told yet.
+    /// The blocks that it was told to see; none: it wasn't told yet.
     others: Vec<Place>,
     until_ms: u64,
 }
 
-/// What a holder has seen.
+/// The blocks that a holder has seen.
 #[derive(Debug)]
 struct Sight {
     by: BenefactorId,
@@ -240,7 +240,7 @@ impl Core {
         self.proofs.start(Question { at, own, wanted, others: Vec::new(), until_ms: now.ms + LATE_MS });
     }
 
-    /// What a benefactor should ask others now.
+    /// The questions that a benefactor should ask others now.
     pub(super) fn plan_proofs(&mut self, at: BenefactorId, now: Now) -> Vec<Command> {
         let ordered = self.proofs.ordered.get(&at).copied().unwrap_or(0);
         let is_new = |chunk: &&ChunkId| {
@@ -289,7 +289,7 @@ impl Core {
         (!from.is_empty()).then_some((Check { chunk: id, from, own: Some(own) }, places))
     }
 
-    /// What a benefactor saw that was ordered to ask others.
+    /// Takes note of the blocks that a benefactor saw, if it was ordered to ask for them.
     pub(super) fn take_seen(&mut self, by: BenefactorId, seen: &[Seen], now: Now) {
         for Seen { own, lacks } in seen {
             let is_it = |question: &Question| question.own == *own;

@@ -16,7 +16,7 @@
 //! Blocks that are to go ([`Holder::is_to_go`]) count for nothing here: those that stay must keep the chunk as far from loss as is wanted
 //! alone ([`in_favour_of`]). Then the others go, all that are beyond doubt. Blocks on machines that go soon count for nothing, too, and stay.
 //!
-//! Who can read a chunk can store it at benefactors of its own. So of blocks that are merely too many those of members go first that have
+//! A member that can read a chunk can store it at benefactors of its own. So of blocks that are merely too many those of members go first that have
 //! several, and none goes whose loss would leave fewer members than are wanted, as far as there are so many.
 
 use std::cmp::Reverse;
@@ -81,14 +81,14 @@ impl Core {
         Some(Spare { gone, unseen })
     }
 
-    /// What of these blocks is too much: the others that stay keep the distance `wanted`. Where these are more than one encoding needs, and nothing
+    /// The blocks that are too many: the others that stay keep the distance `wanted`. Where these are more than one encoding needs, and nothing
     /// else is too much, all beside the one that the pool would keep.
     fn too_much(&self, blocks: &[Holder], wanted: u8) -> Vec<Holder> {
         let (mut gone, mut staying): (Vec<Holder>, Vec<Holder>) =
             blocks.iter().partition(|holder| holder.leaves(&self.registry));
         gone.retain(|holder| holder.is_to_go(&self.registry));
         let mut held: Vec<Held> = held(staying.iter(), &self.registry).collect();
-        // What is broken keeps nobody's space.
+        // A broken block keeps nobody's space.
         gone.retain(|holder| {
             let block = holder.held(&self.registry);
             block.trust == Trust::Broken || in_favour_of(&block, &held, wanted).is_some()

@@ -161,7 +161,7 @@ pub enum BenefactorReply {
     Proof(#[cbor(n(0), with = "minicbor::bytes")] [u8; 32]),
 }
 
-/// What proves that somebody has these stored bytes: BLAKE3 of them, keyed with bytes that were drawn for this question alone.
+/// The proof that somebody has these stored bytes: BLAKE3 of them, keyed with bytes that were drawn for this question alone.
 #[must_use]
 pub fn proof(key: &[u8; 32], stored: &[u8]) -> [u8; 32] {
     *blake3::keyed_hash(key, stored).as_bytes()
@@ -440,7 +440,7 @@ pub struct Check {
     pub own: Option<BlockId>,
 }
 
-/// What a benefactor saw of the blocks of which it was ordered to see all before one of its own may go.
+/// The answer of a benefactor that was ordered to see blocks of others before one of its own may go.
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
 pub struct Seen {
     /// Its own block.

@@ -586,7 +586,7 @@ pub enum ManagerRequest {
         /// Encodings of which the benefactor was ordered to gather blocks, and what they make.
         #[n(9)]
         decoded: Vec<Decoded>,
-        /// What it saw of blocks in whose favour it was asked to let go of its own.
+        /// Answers to orders to see blocks of others before its own may go.
         #[n(10)]
         seen: Vec<Seen>,
     },
