@@ -10,7 +10,7 @@
 //! the chunk's name. And before a block that is here may go, this benefactor sees those that stay: each of their holders proves that it has the very
 //! bytes that follow from the own block, or from what was gathered.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -169,7 +169,12 @@ impl Remaker {
         let turn = Arc::clone(&self.turns).acquire_owned().await;
         let mut turn = Some(turn.map_err(|_| unavailable("nothing is checked any more"))?);
         match check.own {
-            Some(own) => self.look(check, own, &mut turn).await,
+            Some(own) => {
+                let lacks = self.look(check, own, &mut turn).await?;
+                self.seen.lock().push(Seen { own, lacks, number: check.number });
+                self.benefactor.has_news();
+                Ok(())
+            }
             None => {
                 let nothing = Remaking::new(check.chunk, first(&check.from)?.encoding);
                 self.decode(check, nothing, &mut turn).await.map(drop)
@@ -197,14 +202,16 @@ impl Remaker {
     }
 
     /// Looks whether all of these blocks are where they are said to be, before `own` may go. Copies are compared with a copy that is here, and
-    /// fragments with those that follow from enough of them. A copy that was made in another way is fetched.
+    /// fragments with those that follow from enough of them. A copy that was made in another way is fetched. Returns the places of those that
+    /// nobody shows; fails if enough fragments are there and they could not be decoded: nobody knows what they make.
     async fn look(
         self: &Arc<Self>,
         check: &Check,
         own: BlockId,
         turn: &mut Option<OwnedSemaphorePermit>,
-    ) -> Result<(), Failure> {
+    ) -> Result<Vec<u32>, Failure> {
         let encoding = first(&check.from)?.encoding;
+        let mut shown_here = BTreeSet::new();
         let (_, stored) = self.read(own).await?;
         let known = match encoding.code.is_copy() {
             true => Known::Own(own, stored),
@@ -213,6 +220,7 @@ impl Remaker {
                 let of_it = |index| BlockId { chunk: check.chunk, encoding, index };
                 let all: Vec<BlockId> = (0..encoding.code.blocks()).map(of_it).collect();
                 for here in self.benefactor.store().durable(&all) {
+                    shown_here.insert(here.block.index);
                     let (how, stored) = self.read(here.block).await?;
                     let refused = |bad: BadBlock| Failure::new(ErrorCode::Damaged, bad.to_string());
                     remaking.add(here.block.index, how, stored).map_err(refused)?;
@@ -220,11 +228,8 @@ impl Remaker {
                 match self.decode(check, remaking, turn).await {
                     Ok(Some(made)) => Known::Made(made),
                     // None of them is of use.
-                    Ok(None) => {
-                        self.has_seen(own, (0..).zip(&check.from).map(|(place, _)| place).collect());
-                        return Ok(());
-                    }
-                    // Too few can be had: it shows which.
+                    Ok(None) => return Ok((0..).zip(&check.from).map(|(place, _)| place).collect()),
+                    // Perhaps too few can be had: it shows which.
                     Err(_) => Known::Nothing,
                 }
             }
@@ -244,26 +249,24 @@ impl Remaker {
                 (place, shown.is_ok_and(|is_shown| is_shown), source, block)
             });
         }
-        let mut lacks = Vec::new();
+        let (mut lacks, mut shown) = (Vec::new(), shown_here);
         while let Some(seen) = asked.join_next().await {
             let (place, is_shown, source, block) =
                 seen.map_err(|_| unavailable("the look at a block ended early"))?;
-            if !is_shown {
+            if is_shown {
+                shown.insert(block.index);
+            } else {
                 tracing::warn!(address = %source.address, ?block, "a benefactor doesn't show a block that it says it has");
                 lacks.push(place);
                 let this = Arc::clone(self);
                 tokio::spawn(async move { this.let_verify(&source, block).await });
             }
         }
+        if matches!(*known, Known::Nothing) && shown.len() >= usize::from(encoding.code.data()) {
+            return Err(unavailable("enough fragments are there, and they could not be decoded"));
+        }
         lacks.sort_unstable();
-        self.has_seen(own, lacks);
-        Ok(())
-    }
-
-    /// Takes note of what was seen before a block that is here may go: all others, but those at these places.
-    fn has_seen(&self, own: BlockId, lacks: Vec<u32>) {
-        self.seen.lock().push(Seen { own, lacks });
-        self.benefactor.has_news();
+        Ok(lacks)
     }
 
     /// Whether another benefactor has a block: it proves that it has the bytes that are known here, or sends it.
@@ -280,11 +283,11 @@ impl Remaker {
                 return Ok(blocking(move || genuine(&block, &encoding, &stored).is_ok()).await?);
             }
         };
-        let mut key = [0; 32];
+        let (mut key, by) = ([0; 32], source.at);
         getrandom::fill(&mut key)
             .map_err(|error| unavailable(format!("the system gives no random bytes: {error}")))?;
         match self.ask(source, BenefactorRequest::Prove { block, key }).await?.0 {
-            BenefactorReply::Proof(told) => Ok(blocking(move || proof(&key, &expected) == told).await?),
+            BenefactorReply::Proof(told) => Ok(blocking(move || proof(&key, by, &expected) == told).await?),
             _ => Ok(false),
         }
     }

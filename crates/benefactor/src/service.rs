@@ -500,8 +500,11 @@ impl Benefactor {
         if self.store.durable(&[block]).is_empty() {
             return Err(Failure::new(ErrorCode::NotFound, "no such block is durable here"));
         }
+        let Some(by) = self.kept.keeper() else {
+            return Err(Failure::new(ErrorCode::Unavailable, "this benefactor has not registered yet"));
+        };
         let (_, stored) = self.get(block).await?;
-        Ok(BenefactorReply::Proof(blocking(move || proof(&key, &stored)).await?))
+        Ok(BenefactorReply::Proof(blocking(move || proof(&key, by, &stored)).await?))
     }
 
     /// A part of the journal's file.

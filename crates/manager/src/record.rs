@@ -285,6 +285,9 @@ pub struct BaseRecord {
     /// For how long the manager had lived then, milliseconds.
     #[n(7)]
     pub lived_ms: u64,
+    /// The member whose spool it is; absent: the manager's own machine.
+    #[n(8)]
+    pub member: Option<MemberId>,
 }
 
 /// A member that was shut out.

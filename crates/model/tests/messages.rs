@@ -490,8 +490,8 @@ fn requests_of_the_pool() -> Vec<ManagerRequest> {
                 Decoded { chunk: chunk(0xc6), encoding: coded().id(chunk(0xc6)), is_right: false },
             ],
             seen: vec![
-                Seen { own: block(0xc7), lacks: vec![1] },
-                Seen { own: block(0xc8), lacks: Vec::new() },
+                Seen { own: block(0xc7), lacks: vec![1], number: 1 << 40 },
+                Seen { own: block(0xc8), lacks: Vec::new(), number: 7 },
             ],
         },
         Q::Orders { id: benefactor, registration: number },
@@ -511,20 +511,52 @@ fn place() -> Location {
     Location { benefactor: BENEFACTOR, encoding, index: 0, tier, trust }
 }
 
-fn manager_replies() -> Vec<ManagerReply> {
-    use ManagerReply as R;
-    let place = place();
+/// What a benefactor is told to do.
+fn orders() -> Vec<Command> {
     let revoke = Command::Revoke(vec![MemberId([0x4d; 16])]);
     let deletion = Command::Delete { blocks: vec![block(0xc1)], put_sequence: 1 << 40 };
     let address = "127.0.0.1:7101".to_owned();
     let permit = Permit::new(&permits(), &chunk(0xc2), coded().id(chunk(0xc2)), None);
     let source = |index| {
         let encoding = coded().id(chunk(0xc2));
-        SourceBlock { encoding, index, address: address.clone(), permit }
+        SourceBlock {
+            encoding,
+            index,
+            address: address.clone(),
+            permit,
+            at: BenefactorId(0x0a00 + u32::from(index)),
+        }
     };
     let new = |index| NewBlock { index, to: BenefactorId(6), address: address.clone(), permit };
     let (from, blocks) = ((0..3).map(source).collect(), vec![new(Some(4)), new(None)]);
     let make = Command::Make(Make { chunk: chunk(0xc2), from, blocks });
+    vec![
+        deletion,
+        make,
+        Command::SendInventory,
+        Command::Remember(signed(MOMENT)),
+        revoke,
+        Command::Permits(permits()),
+        Command::BeatEvery(2000),
+        Command::Goes(Goes { may_end: true, takes: true }),
+        Command::Check(Check {
+            chunk: chunk(0xc2),
+            from: (0..3).map(source).collect(),
+            own: None,
+            number: 0,
+        }),
+        Command::Check(Check {
+            chunk: chunk(0xc2),
+            from: vec![source(1)],
+            own: Some(block(0xc2)),
+            number: 1 << 40,
+        }),
+    ]
+}
+
+fn manager_replies() -> Vec<ManagerReply> {
+    use ManagerReply as R;
+    let place = place();
     vec![
         R::Done,
         R::Entry(attr()),
@@ -561,18 +593,7 @@ fn manager_replies() -> Vec<ManagerReply> {
             term: signed(TERM),
             permits: permits(),
         },
-        R::Commands(vec![
-            deletion,
-            make,
-            Command::SendInventory,
-            Command::Remember(signed(MOMENT)),
-            revoke,
-            Command::Permits(permits()),
-            Command::BeatEvery(2000),
-            Command::Goes(Goes { may_end: true, takes: true }),
-            Command::Check(Check { chunk: chunk(0xc2), from: (0..3).map(source).collect(), own: None }),
-            Command::Check(Check { chunk: chunk(0xc2), from: vec![source(1)], own: Some(block(0xc2)) }),
-        ]),
+        R::Commands(orders()),
         R::Known { found: vec![ChunkLocations::default()], benefactors: vec![info()], room_bytes: 16 << 20 },
         R::Held { attr: attr(), hold: hold() },
         R::Waiting { progress: 3 },

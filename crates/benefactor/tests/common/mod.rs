@@ -269,6 +269,7 @@ pub fn make(
         index: *index,
         address: address.clone(),
         permit,
+        at: BenefactorId(u32::from(*index)),
     };
     let new = |(index, to, address): &(Option<u8>, u32, String)| NewBlock {
         index: *index,
@@ -288,8 +289,9 @@ pub fn check(chunk: ChunkId, encoding: EncodingId, from: &[(u8, String)]) -> Com
         index: *index,
         address: address.clone(),
         permit,
+        at: BenefactorId(u32::from(*index)),
     };
-    Command::Check(Check { chunk, from: from.iter().map(source).collect(), own: None })
+    Command::Check(Check { chunk, from: from.iter().map(source).collect(), own: None, number: 0 })
 }
 
 /// Puts a block; whether it was there before.

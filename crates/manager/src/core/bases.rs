@@ -20,6 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use stdchk_model::limits::{LIST_ENTRIES_MAX, NAME_BYTES_MAX};
 use stdchk_model::message::manager::{KeptBase, ManagerReply, Need, VersionInfo, VersionState};
+use stdchk_model::shares::{Payer, Shares};
 use stdchk_model::{ErrorCode, Failure, Ino, MapRoot, SessionId};
 
 use super::namespace::{Namespace, Reference};
@@ -27,15 +28,27 @@ use super::{Answer, Core, Now};
 use crate::record::{BaseRecord, LAYOUT};
 
 /// Most versions that are kept at a time. Each is a file in a spool, of which a mount has as many as half of its descriptors.
-const BASES_MAX: usize = 65_536;
+const BASES_MAX: u64 = 65_536;
 /// How long a version is kept for a spool of which nothing is heard: whoever repairs a machine for longer knows that its disk holds files.
 const KEPT_MS_MAX: u64 = 180 * 24 * 3_600_000;
 
 /// The versions, by file and by the session for which they are kept.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Bases {
     all: BTreeMap<(Ino, SessionId), BaseRecord>,
+    /// How many each member has.
+    places: Shares,
     changed: BTreeSet<(Ino, SessionId)>,
+}
+
+impl Default for Bases {
+    fn default() -> Self {
+        Self { all: BTreeMap::new(), places: Shares::new(BASES_MAX), changed: BTreeSet::new() }
+    }
+}
+
+fn payer(record: &BaseRecord) -> Payer {
+    Payer { member: record.member, user: None }
 }
 
 impl Bases {
@@ -45,6 +58,7 @@ impl Bases {
 
     /// Takes in a stored one.
     pub(super) fn load(&mut self, ino: Ino, kept_for: SessionId, record: BaseRecord) {
+        self.places.take(payer(&record), 1);
         self.all.insert((ino, kept_for), record);
     }
 
@@ -64,13 +78,16 @@ impl Bases {
 impl Namespace {
     fn keep_base(&mut self, ino: Ino, kept_for: SessionId, record: BaseRecord) {
         self.references.push(Reference { root: record.root.clone(), wanted: record.wanted, is_new: true });
+        self.bases.places.take(payer(&record), 1);
         let before = self.bases.all.insert((ino, kept_for), record);
         assert!(before.is_none(), "a version that is kept is kept once");
         self.bases.changed.insert((ino, kept_for));
     }
 
     pub(super) fn let_base_go(&mut self, ino: Ino, kept_for: SessionId) {
-        if let Some(BaseRecord { root, wanted, .. }) = self.bases.all.remove(&(ino, kept_for)) {
+        if let Some(record) = self.bases.all.remove(&(ino, kept_for)) {
+            self.bases.places.give_back(payer(&record), 1);
+            let BaseRecord { root, wanted, .. } = record;
             self.references.push(Reference { root, wanted, is_new: false });
             self.bases.changed.insert((ino, kept_for));
         }
@@ -139,15 +156,30 @@ impl Core {
             let what = format!("the version that file {ino} was written over is gone");
             return Err(Failure::new(ErrorCode::NotFound, what));
         };
-        if self.namespace.bases.all.len() >= BASES_MAX {
-            let message = format!("{BASES_MAX} files wait in spools already that keep parts of versions");
+        let payer = Payer { member: self.asking, user: None };
+        let places = &self.namespace.bases.places;
+        if !places.may_take(payer, 1) {
+            let (own, all) = (places.held_by(payer), self.namespace.bases.all.len());
+            let message = format!(
+                "{own} files of this member wait in spools already that keep parts of versions, and {all} of all members"
+            );
             return Err(
                 Failure::new(ErrorCode::NoSpace, message).then("push some: mount the pool where they wait")
             );
         }
         let wanted = self.namespace.policy(ino)?.redundancy.distance();
         let (since, lived_ms, info) = (self.namespace.clock, self.namespace.lived_ms, base);
-        let record = BaseRecord { layout: LAYOUT, info, root, wanted, host, bytes, since, lived_ms };
+        let record = BaseRecord {
+            layout: LAYOUT,
+            info,
+            root,
+            wanted,
+            host,
+            bytes,
+            since,
+            lived_ms,
+            member: self.asking,
+        };
         self.namespace.let_base_go(ino, kept_for);
         self.namespace.keep_base(ino, kept_for, record);
         Ok(ManagerReply::Done)

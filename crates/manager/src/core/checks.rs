@@ -209,6 +209,19 @@ impl Checks {
         }
     }
 
+    /// Forgets what was found of another encoding if there are as many as there may be: one that is neither doubted nor checked, so that one
+    /// benefactor's verdicts never leave no place for those of others.
+    fn make_room_for(&mut self, encoded: &Encoded) {
+        if self.found.len() < FOUND_MAX || self.found.contains_key(encoded) {
+            return;
+        }
+        let is_idle =
+            |other: &&Encoded| !self.doubts.contains_key(*other) && !self.running.contains_key(&other.0);
+        let behind = self.found.range((Bound::Excluded(*encoded), Bound::Unbounded)).map(|(other, _)| other);
+        let one = behind.chain(self.found.keys()).find(is_idle).copied();
+        one.and_then(|one| self.found.remove(&one));
+    }
+
     /// Gives up late checks.
     fn give_up_late(&mut self, now_ms: u64) {
         let late = self.running.iter().filter(|(_, running)| running.until_ms <= now_ms);
@@ -301,9 +314,8 @@ impl Core {
         if self.trust(&encoded).is_none() {
             return;
         }
-        if self.checks.found.len() < FOUND_MAX || self.checks.found.contains_key(&encoded) {
-            self.checks.found.entry(encoded).or_default().note(by, is_right);
-        }
+        self.checks.make_room_for(&encoded);
+        self.checks.found.entry(encoded).or_default().note(by, is_right);
         if !is_right {
             tracing::warn!(%by, %chunk, ?encoding, maker = %encoding.maker, "a benefactor says that an encoding doesn't make its chunk");
             if self.checks.doubts.len() < DOUBTS_MAX {
@@ -458,12 +470,17 @@ impl Core {
         let source = |index, benefactor: BenefactorId| {
             let address = self.registry.get(benefactor)?.address.clone();
             let permit = self.registry.permit(benefactor, (&id, encoding), at)?;
-            Some(SourceBlock { encoding, index, address, permit })
+            Some(SourceBlock { encoding, index, address, permit, at: benefactor })
         };
         let from: Vec<SourceBlock> =
             own.iter().filter_map(|holder| source(holder.index, holder.benefactor)).collect();
         let different: BTreeSet<u8> = from.iter().map(|source| source.index).collect();
-        (different.len() >= usize::from(encoding.code.data())).then_some(Check { chunk: id, from, own: None })
+        (different.len() >= usize::from(encoding.code.data())).then_some(Check {
+            chunk: id,
+            from,
+            own: None,
+            number: 0,
+        })
     }
 
     /// Gives up what is late, goes on with what is doubted, and forgets what is of no use any more.

@@ -33,6 +33,7 @@ impl Marks {
     const VOUCHED: u8 = 2;
     const BROKEN: u8 = 4;
     const DOUBTED: u8 = 8;
+    const BEYOND_NEED: u8 = 16;
 
     /// Whether the block is to go since the benefactor's owner needs the space.
     pub fn is_owed(self) -> bool {
@@ -52,6 +53,15 @@ impl Marks {
         self.0 |= Self::DOUBTED;
     }
 
+    /// Whether the block came when all that is wanted was there without it.
+    pub(super) fn is_beyond_need(self) -> bool {
+        self.0 & Self::BEYOND_NEED != 0
+    }
+
+    pub(super) fn set_beyond_need(&mut self) {
+        self.0 |= Self::BEYOND_NEED;
+    }
+
     /// What is known of the encoding of a fragment.
     fn trust(self) -> Trust {
         match (self.0 & Self::BROKEN != 0, self.0 & Self::VOUCHED != 0) {
@@ -67,7 +77,7 @@ impl Marks {
             Trust::Trusted => Self::VOUCHED,
             Trust::Claimed => 0,
         };
-        self.0 = self.0 & (Self::OWED | Self::DOUBTED) | bit;
+        self.0 = self.0 & !(Self::BROKEN | Self::VOUCHED) | bit;
     }
 }
 
@@ -293,6 +303,12 @@ impl Chunk {
     /// Whether it can be read, by the blocks that count.
     pub fn is_there(&self, registry: &Registry) -> bool {
         is_readable(held(self.counted(registry), registry))
+    }
+
+    /// Whether versions refer to it, and it is as far from loss as they want without the blocks that are to go.
+    pub fn is_safe(&self, registry: &Registry) -> bool {
+        let wanted = self.wanted();
+        wanted > 0 && self.distance_staying(registry) >= wanted
     }
 
     /// How far from loss it is without the blocks that are to go.

@@ -181,7 +181,7 @@ impl Core {
         let old: Vec<(u64, Slot)> =
             self.locations.unnamed(after, unnamed_ms).take(self.setting.steps).collect();
         let mut found = Collected::default();
-        let spared = if old.is_empty() { HashSet::new() } else { self.spared() };
+        let spared = self.spared(old.iter().map(|(_, slot)| *slot));
         for (_, slot) in &old {
             let chunk = self.locations.at(*slot);
             let id = chunk.id;
@@ -210,7 +210,7 @@ impl Core {
         if candidates.is_empty() {
             return (found, None);
         }
-        let spared = self.spared();
+        let spared = self.spared(candidates.iter().copied());
         let mut free = self.free_space();
         // All are looked at before any goes: what is to be deleted somewhere casts doubt on the rest there.
         let mut surplus = Vec::new();
@@ -235,9 +235,18 @@ impl Core {
         (found, candidates.last().copied().filter(|_| candidates.len() == self.setting.steps))
     }
 
-    /// What sessions hold, and what they are about to store.
-    fn spared(&self) -> HashSet<ChunkId> {
-        self.sessions.values().flat_map(|session| session.spared().copied()).collect()
+    /// Those of some chunks that sessions hold, or are about to store. No more names are looked at than there are in the sessions, and none of
+    /// a session that has more of them than are asked for.
+    fn spared(&self, slots: impl Iterator<Item = Slot>) -> HashSet<ChunkId> {
+        let asked: HashSet<ChunkId> = slots.map(|slot| self.locations.at(slot).id).collect();
+        let mut spared = HashSet::new();
+        for session in self.sessions.values() {
+            match session.spared_count() > asked.len() {
+                true => spared.extend(asked.iter().filter(|chunk| session.spares(chunk))),
+                false => spared.extend(session.spared().filter(|chunk| asked.contains(*chunk))),
+            }
+        }
+        spared
     }
 
     /// Takes a chunk out of the index and has its blocks deleted; one that is put again from now on stays.

@@ -112,9 +112,8 @@ impl Core {
         if policy.may_lack() || begun_with.in_memory.is_some() {
             self.references.extend(&root, milestone.span(), &mut self.locations, &self.registry);
         }
-        // A commit that began before the close says nothing of what was closed.
-        let closing = &mut self.sessions.get_mut(session, now.ms)?.closing;
-        closing.take_if(|closing| closing.changes <= changes);
+        let open = self.sessions.get_mut(session, now.ms)?;
+        open.committed = open.committed.max(Some(changes));
         if state != VersionState::Open {
             self.sets_changed(ino);
         }

@@ -350,6 +350,15 @@ impl Locations {
         }
     }
 
+    /// A block that has just come is more than is wanted: it is the first to go again.
+    pub fn set_beyond_need(&mut self, block: &BlockId, at: BenefactorId) {
+        if let Some(slot) = self.slot(&block.chunk)
+            && let Some(holder) = self.at_mut(slot).find(at, block)
+        {
+            holder.marks.set_beyond_need();
+        }
+    }
+
     /// The block is there no longer; whether anybody thought so.
     pub fn remove(&mut self, block: &BlockId, from: BenefactorId) -> bool {
         let Some(slot) = self.slot(&block.chunk) else { return false };

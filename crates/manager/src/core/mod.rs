@@ -631,7 +631,9 @@ impl Core {
         stripe.extend(self.place_in_memory(&policy, avoid, turn));
         self.registry.borrow(&stripe, now.ms + placing::BORROWED_MS);
         let free = self.free_beside(own, now);
-        let share = (free / RESERVATION_SHARE).max(CHUNK_BYTES_DEFAULT as u64).min(free);
+        // All sessions of a member reserve no more than is then still free, but for a chunk each: the last bytes of a pool are somebody's, too.
+        let left = free.saturating_sub(self.sessions.reserved_beside(self.sessions.get(id)?));
+        let share = (left / RESERVATION_SHARE).max(CHUNK_BYTES_DEFAULT as u64).min(free);
         let granted = bytes.min(share).min(RESERVATION_BYTES_MAX);
         if granted == 0 && bytes > 0 {
             return Err(self.no_space(bytes));
@@ -799,7 +801,7 @@ impl Core {
 
     fn closing(&mut self, id: SessionId, close: EarlyClose, now: Now) -> Answer {
         let session = self.sessions.get_mut(id, now.ms)?;
-        session.closing = Some(close);
+        session.closing = session.closing.max(Some(close));
         let ino = session.ino;
         Ok(match self.hold_closing(id, ino)? {
             Some(hold) => ManagerReply::Held { attr: self.namespace.attr(ino)?, hold },
@@ -821,8 +823,9 @@ impl Core {
     fn end_session(&mut self, id: SessionId, state: VersionState) {
         let finished = self.namespace.finish(id, state);
         if let Some(session) = self.let_go_of(id) {
-            // Who ends it without an interruption has committed all of it: the commit may have come before the word of the close.
-            if let Some(EarlyClose { size, .. }) = session.closing.filter(|_| state != VersionState::Closed) {
+            // Who ends it without an interruption has committed all of it.
+            let lost = session.lost().filter(|_| state != VersionState::Closed);
+            if let Some(EarlyClose { size, .. }) = lost {
                 self.namespace.note_lost(session.ino, id, size);
             }
             self.sets_changed(session.ino);

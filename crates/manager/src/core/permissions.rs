@@ -4,6 +4,8 @@
 //! Inodes are numbers that anybody can guess, so whoever names one must be able to come to it: through all the folders above one of its
 //! names. All that is looked at is in memory, and as much as a path is long (docs/design/0701).
 
+use std::collections::HashMap;
+
 use stdchk_model::message::manager::{Change, ManagerRequest, Need};
 use stdchk_model::user::{Access, Ownership, User};
 use stdchk_model::{ErrorCode, Failure, Ino, SessionId, name};
@@ -132,10 +134,36 @@ impl Namespace {
     fn reach(&self, user: &User, ino: Ino) -> Result<(), Failure> {
         let Some(inode) = self.inodes.get(&ino) else { return Ok(()) };
         let first = self.go_through(user, inode.parent);
-        match first {
-            Err(_) if inode.other_parents().any(|parent| self.go_through(user, parent).is_ok()) => Ok(()),
-            first => first,
+        if first.is_ok() {
+            return first;
         }
+        let mut seen = HashMap::new();
+        match inode.other_parents().any(|parent| self.is_open(user, parent, &mut seen)) {
+            true => Ok(()),
+            false => first,
+        }
+    }
+
+    /// Whether a user may go through a folder and all above it. `seen`: what was found for folders on the way; each is looked at once, however
+    /// many names lead through it.
+    fn is_open(&self, user: &User, mut folder: Ino, seen: &mut HashMap<Ino, bool>) -> bool {
+        let mut way = Vec::new();
+        let mut is_open = loop {
+            if let Some(is_open) = seen.get(&folder) {
+                break *is_open;
+            }
+            let Some(inode) = self.inodes.get(&folder) else { break true };
+            way.push((folder, inode));
+            if folder == Ino::ROOT {
+                break true;
+            }
+            folder = inode.parent;
+        };
+        for (folder, inode) in way.into_iter().rev() {
+            is_open = is_open && inode.ownership().lets(user, Access::SEARCH);
+            seen.insert(folder, is_open);
+        }
+        is_open
     }
 
     /// Goes through a folder and all above it; of those that are closed the uppermost is told, which hides what is below. Of a file

@@ -1,6 +1,7 @@
 //! Policies of folders: what is set on a directory holds below it until a nearer directory sets it again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
 
 use stdchk_model::policy::Key;
 use stdchk_model::{ErrorCode, Failure, Ino, Policy};
@@ -12,13 +13,23 @@ use super::namespace::Namespace;
 /// Longest value of a policy's key, bytes: patterns are the longest.
 const VALUE_BYTES_MAX: usize = 4096;
 
+/// What holds in a folder, by key.
+type Values<'a> = BTreeMap<&'a str, &'a str>;
+
 impl Namespace {
     /// The policy that holds for a file or directory: of a file with names in several directories, that of the one which wants it farthest
     /// from loss, and encrypted if one of them wants that.
     pub fn policy(&self, ino: Ino) -> Result<Policy, Failure> {
-        let first = self.policy_from(ino);
-        self.inode(ino)?.other_parents().try_fold(first?, |best, parent| {
-            let other = self.policy_from(parent)?;
+        let mut known = HashMap::new();
+        let first = read(&self.values_from(ino, &mut known))?;
+        let mut last = None;
+        self.inode(ino)?.other_parents().try_fold(first, |best, parent| {
+            let values = self.values_from(parent, &mut known);
+            // Most folders set nothing, and have the values of the one above.
+            if last.replace(Rc::clone(&values)).is_some_and(|last| Rc::ptr_eq(&last, &values)) {
+                return Ok(best);
+            }
+            let other = read(&values)?;
             // What one of the folders wants encrypted, no other has in the clear.
             let encryption = best.encryption.or(other.encryption);
             let farthest =
@@ -28,23 +39,37 @@ impl Namespace {
     }
 
     /// The policy that is found from here upwards.
-    pub(super) fn policy_from(&self, mut at: Ino) -> Result<Policy, Failure> {
-        let mut found = BTreeMap::new();
-        // A file without a name may have outlived its folder.
-        while let Ok(inode) = self.inode(at) {
-            if let Body::Directory(directory) = &inode.body {
-                for (key, value) in &directory.policy {
-                    found.entry(key.as_str()).or_insert(value.as_str());
-                }
+    pub(super) fn policy_from(&self, at: Ino) -> Result<Policy, Failure> {
+        read(&self.values_from(at, &mut HashMap::new()))
+    }
+
+    /// What is set from here upwards. `known`: what was found for folders on the way; each is looked at once, however many names lead through it.
+    fn values_from<'a>(&'a self, mut at: Ino, known: &mut HashMap<Ino, Rc<Values<'a>>>) -> Rc<Values<'a>> {
+        let mut way = Vec::new();
+        let mut values = loop {
+            if let Some(values) = known.get(&at) {
+                break Rc::clone(values);
             }
+            // A file without a name may have outlived its folder.
+            let Ok(inode) = self.inode(at) else { break Rc::default() };
+            way.push((at, inode));
             if at == Ino::ROOT {
-                break;
+                break Rc::default();
             }
             at = inode.parent;
+        };
+        for (at, inode) in way.into_iter().rev() {
+            if let Body::Directory(directory) = &inode.body
+                && !directory.policy.is_empty()
+            {
+                let own = directory.policy.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+                let mut all = Values::clone(&values);
+                all.extend(own);
+                values = Rc::new(all);
+            }
+            known.insert(at, Rc::clone(&values));
         }
-        let mut policy = Policy::default();
-        found.into_iter().try_for_each(|(key, value)| policy.set(key, value))?;
-        Ok(policy)
+        values
     }
 
     /// Notes what was learned of a file where `cutter=auto` was set; the nearest directory with a cutter decides.
@@ -99,6 +124,12 @@ impl Namespace {
         self.changed.policies.insert(ino);
         Ok(())
     }
+}
+
+fn read(values: &Values<'_>) -> Result<Policy, Failure> {
+    let mut policy = Policy::default();
+    values.iter().try_for_each(|(key, value)| policy.set(key, value))?;
+    Ok(policy)
 }
 
 fn check(key: &str, value: &str) -> Result<(), Failure> {

@@ -46,6 +46,8 @@ const TIMES_IN_VAIN: u32 = 2;
 /// Blocks that one benefactor may say within a while that others don't show, and that while, milliseconds: each costs a copy of the chunk.
 const DOUBTED_MAX: u32 = 256;
 const DOUBTED_WITHIN_MS: u64 = 60_000;
+/// Time for which a block that was not shown is doubted again whenever its benefactor says anew that it has it, milliseconds.
+const MISSED_MS: u64 = 600_000;
 /// Time between two looks at what can be forgotten, milliseconds.
 const TIDY_MS: u64 = 30_000;
 
@@ -67,6 +69,10 @@ pub(super) struct Proofs {
     seen: BTreeMap<ChunkId, Sight>,
     /// Since when each benefactor has doubted what others have, milliseconds of the manager's life, and how many blocks.
     doubted: BTreeMap<BenefactorId, (u64, u32)>,
+    /// Blocks that holders did not show, and until when whoever says again that it has one is doubted, milliseconds of the manager's life.
+    missed: BTreeMap<(BlockId, BenefactorId), u64>,
+    /// The number of the last order.
+    orders: u64,
     given_up_ms: u64,
     tidied_ms: u64,
 }
@@ -81,6 +87,8 @@ struct Question {
     wanted: u8,
     /// The blocks that it was told to see; none: it wasn't told yet.
     others: Vec<Place>,
+    /// The order's number.
+    number: u64,
     until_ms: u64,
 }
 
@@ -180,6 +188,18 @@ impl Proofs {
         self.seen.retain(|_, sight| !of.contains(&sight.by));
     }
 
+    /// Whether the benefactor did not show this block a while ago, though it said that it had it.
+    pub fn was_missed(&self, block: &BlockId, at: BenefactorId, now_ms: u64) -> bool {
+        self.missed.get(&(*block, at)).is_some_and(|until_ms| *until_ms > now_ms)
+    }
+
+    /// The number of the next order: above those of managers before this one.
+    fn next_number(&mut self, now: Now) -> u64 {
+        let now = u64::try_from(now.wall).unwrap_or(0);
+        self.orders = (self.orders + 1).max(now);
+        self.orders
+    }
+
     /// A block of the chunk went: what stays counts anew.
     pub fn forget(&mut self, chunk: &ChunkId) {
         self.seen.remove(chunk);
@@ -237,7 +257,14 @@ impl Core {
             return;
         }
         let (at, own) = (block.benefactor, block.block(chunk));
-        self.proofs.start(Question { at, own, wanted, others: Vec::new(), until_ms: now.ms + LATE_MS });
+        self.proofs.start(Question {
+            at,
+            own,
+            wanted,
+            others: Vec::new(),
+            number: 0,
+            until_ms: now.ms + LATE_MS,
+        });
     }
 
     /// The questions that a benefactor should ask others now.
@@ -251,9 +278,11 @@ impl Core {
         let mut commands = Vec::new();
         for chunk in waiting {
             match self.proof_order(chunk) {
-                Some((check, others)) => {
+                Some((mut check, others)) => {
+                    check.number = self.proofs.next_number(now);
                     if let Some(question) = self.proofs.running.get_mut(&chunk) {
-                        (question.others, question.until_ms) = (others, now.ms + LATE_MS);
+                        (question.others, question.number) = (others, check.number);
+                        question.until_ms = now.ms + LATE_MS;
                         *self.proofs.ordered.entry(at).or_default() += 1;
                     }
                     commands.push(Command::Check(check));
@@ -281,18 +310,18 @@ impl Core {
         let source = |other: &Holder| {
             let address = self.registry.get(other.benefactor)?.address.clone();
             let permit = self.registry.permit(other.benefactor, (&id, other.encoding), at)?;
-            let source = SourceBlock { encoding: other.encoding, index: other.index, address, permit };
-            Some((source, place(other)))
+            let (encoding, index, at) = (other.encoding, other.index, other.benefactor);
+            Some((SourceBlock { encoding, index, address, permit, at }, place(other)))
         };
         let (from, places): (Vec<SourceBlock>, Vec<Place>) =
             others.iter().filter(is_one).filter_map(source).unzip();
-        (!from.is_empty()).then_some((Check { chunk: id, from, own: Some(own) }, places))
+        (!from.is_empty()).then_some((Check { chunk: id, from, own: Some(own), number: 0 }, places))
     }
 
     /// Takes note of the blocks that a benefactor saw, if it was ordered to ask for them.
     pub(super) fn take_seen(&mut self, by: BenefactorId, seen: &[Seen], now: Now) {
-        for Seen { own, lacks } in seen {
-            let is_it = |question: &Question| question.own == *own;
+        for Seen { own, lacks, number } in seen {
+            let is_it = |question: &Question| question.own == *own && question.number == *number;
             if !self.proofs.running.get(&own.chunk).is_some_and(is_it) {
                 continue;
             }
@@ -309,6 +338,7 @@ impl Core {
                         let block = BlockId { chunk: own.chunk, encoding, index };
                         if self.proofs.may_doubt(by, now.ms) {
                             tracing::warn!(%by, %at, ?block, "a benefactor doesn't show a block that it says it has: the chunk is made safe without it");
+                            self.proofs.missed.insert((block, at), now.ms + MISSED_MS);
                             self.locations.doubt(&block, at, &self.registry);
                         }
                     }
@@ -333,6 +363,7 @@ impl Core {
         proofs.failing.retain(|(id, _), (_, retry_ms)| {
             *retry_ms + FAILURES_KEPT_MS > now.ms && locations.get(id).is_some()
         });
+        proofs.missed.retain(|_, until_ms| *until_ms > now.ms);
         proofs.doubted.retain(|_, (since_ms, _)| now.ms.saturating_sub(*since_ms) < DOUBTED_WITHIN_MS);
     }
 }

@@ -381,7 +381,13 @@ impl Core {
         let source_block = |held: &Held| {
             let address = address(held.benefactor)?;
             let permit = self.registry.permit(held.benefactor, (&id, held.encoding), source)?;
-            Some(SourceBlock { encoding: held.encoding, index: held.index, address, permit })
+            Some(SourceBlock {
+                encoding: held.encoding,
+                index: held.index,
+                address,
+                permit,
+                at: held.benefactor,
+            })
         };
         let sources: Vec<SourceBlock> = from.iter().filter_map(source_block).collect();
         if blocks.is_empty() {

@@ -11,7 +11,7 @@ use stdchk_model::message::manager::{ManagerReply, ManagerRequest, Registration,
 use stdchk_model::{BenefactorId, BlockId, ErrorCode, Failure, Tier};
 
 use super::benefactors::Benefactor;
-use super::chunk::Care;
+use super::chunk::{Care, Chunk};
 use super::locations::BlockAge;
 use super::walks::Walk;
 use super::{Answer, Core, HostKey, Now, check_length};
@@ -261,17 +261,40 @@ impl Core {
             tracing::warn!(%id, count = absurd.len(), ?example, "a benefactor says that it has what can't be");
         }
         for stored in blocks {
-            if self.locations.confirm(stored, id, inventory, age, now.ms) {
-                self.proofs.holders_changed(&stored.block.chunk);
-                // It may be known already what its encoding is worth.
-                self.apply_opinion((stored.block.chunk, stored.block.encoding), now);
-            }
+            self.confirm_one(id, (inventory, age), stored, now);
             self.keep_block(&stored.block, id);
             match self.copies.arrived(&stored.block.chunk, id) {
                 true => self.locations.care_for(&stored.block.chunk, Care::Waits, &self.registry),
                 false => self.locations.recount(&stored.block.chunk, &self.registry),
             }
         }
+    }
+
+    fn confirm_one(
+        &mut self,
+        id: BenefactorId,
+        (inventory, age): (u32, BlockAge),
+        stored: &StoredBlock,
+        now: Now,
+    ) {
+        let block = &stored.block;
+        let is_safe = |chunk: &Chunk| chunk.is_safe(&self.registry);
+        // While benefactors tell what they have anew, it is chance who comes first. What was ordered was needed then.
+        let is_beyond_need = !self.locations.is_counting
+            && !self.copies.is_running(&block.chunk)
+            && self.locations.get(&block.chunk).is_some_and(is_safe);
+        if !self.locations.confirm(stored, id, inventory, age, now.ms) {
+            return;
+        }
+        if is_beyond_need {
+            self.locations.set_beyond_need(block, id);
+        }
+        if self.proofs.was_missed(block, id, now.ms) {
+            self.locations.doubt(block, id, &self.registry);
+        }
+        self.proofs.holders_changed(&block.chunk);
+        // It may be known already what its encoding is worth.
+        self.apply_opinion((block.chunk, block.encoding), now);
     }
 
     fn remove_all(&mut self, id: BenefactorId, blocks: &[BlockId]) {

@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
+use stdchk_model::message::handshake::MemberId;
 use stdchk_model::message::manager::{TimeNs, VersionInfo};
 use stdchk_model::shares::{Payer, Shares};
 use stdchk_model::{
@@ -60,23 +61,30 @@ pub struct Session {
     pub opened_ms: Option<u64>,
     /// Where its next stripe starts.
     pub turn: u64,
-    /// Its application was told that the file is closed; the commit has not come yet.
+    /// The last time at which its application was told that the file is closed before it was committed.
     pub closing: Option<EarlyClose>,
+    /// How many of its changes its last commit had; `None`: there was none.
+    pub committed: Option<u64>,
 }
 
 /// A file that its application takes for closed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct EarlyClose {
-    /// Its size, bytes.
-    pub size: u64,
     /// How many of its session's changes were closed.
     pub changes: u64,
+    /// Its size, bytes.
+    pub size: u64,
 }
 
 impl Session {
     /// Whether an encoding of which only its maker says that it makes the chunk counts for this session.
     pub fn trusts(&self, chunk: &ChunkId, encoding: EncodingId) -> bool {
         encoding.maker == self.maker || self.vouched.contains(&(*chunk, encoding))
+    }
+
+    /// What its application takes for closed and no commit has: one that began before the close says nothing of that.
+    pub fn lost(&self) -> Option<EarlyClose> {
+        self.closing.filter(|closing| Some(closing.changes) > self.committed)
     }
 
     /// Its writer would have made these encodings of chunks that it found: others are of no use to it.
@@ -100,6 +108,16 @@ impl Session {
     pub fn spared(&self) -> impl Iterator<Item = &ChunkId> {
         self.held().chain(&self.asked)
     }
+
+    /// How many these are, if none is counted once more.
+    pub fn spared_count(&self) -> usize {
+        self.secured.len() + self.pinned.len() + self.asked.len()
+    }
+
+    /// Whether the collection must leave a chunk alone.
+    pub fn spares(&self, chunk: &ChunkId) -> bool {
+        [&self.secured, &self.pinned, &self.asked].iter().any(|names| names.contains(chunk))
+    }
 }
 
 /// What a set of names takes with room for so many, bytes: a byte beside each name, and an eighth of the places free.
@@ -116,6 +134,8 @@ pub struct Sessions {
     sessions: HashMap<SessionId, Session>,
     clients: HashMap<ClientId, Client>,
     reserved: u64,
+    /// The part of it that each member has, bytes.
+    reserved_by: HashMap<MemberId, u64>,
     opened: u64,
     /// Sessions.
     places: Shares,
@@ -129,6 +149,7 @@ impl Default for Sessions {
             sessions: HashMap::new(),
             clients: HashMap::new(),
             reserved: 0,
+            reserved_by: HashMap::new(),
             opened: 0,
             places: Shares::new(SESSIONS_MAX),
             memory: Shares::new(MEMORY_BYTES_DEFAULT),
@@ -150,6 +171,13 @@ impl Sessions {
     /// Space reserved by all sessions and not used, bytes.
     pub fn reserved(&self) -> u64 {
         self.reserved
+    }
+
+    /// Space that the other sessions of its member have reserved and not used, bytes; 0 on the manager's own machine, whose owner runs the pool.
+    pub fn reserved_beside(&self, session: &Session) -> u64 {
+        let member = session.payer.member;
+        let of_member = member.and_then(|member| self.reserved_by.get(&member)).copied().unwrap_or(0);
+        of_member.saturating_sub(session.reserved)
     }
 
     /// Sets how much memory all of them may take, bytes.
@@ -260,6 +288,7 @@ impl Sessions {
             opened_ms: is_new.then_some(now_ms),
             turn,
             closing,
+            committed: None,
         };
         self.sessions.insert(id, session);
         self.charge(id);
@@ -293,8 +322,8 @@ impl Sessions {
 
     /// Ends a session; its reservation returns.
     pub fn close(&mut self, id: SessionId) -> Option<Session> {
+        self.reserve(id, 0);
         let session = self.sessions.remove(&id)?;
-        self.reserved = self.reserved.saturating_sub(session.reserved);
         self.places.give_back(session.payer, 1);
         self.memory.give_back(session.payer, session.charged);
         if let Some(client) = self.clients.get_mut(&session.client) {
@@ -332,18 +361,22 @@ impl Sessions {
     /// Makes `bytes` what the session has reserved. It asks once it has sent what it was granted before: that counts as
     /// used at the benefactors by now, and must not be counted twice.
     pub fn reserve(&mut self, id: SessionId, bytes: u64) {
-        if let Some(session) = self.sessions.get_mut(&id) {
-            self.reserved = self.reserved.saturating_sub(session.reserved).saturating_add(bytes);
-            session.reserved = bytes;
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let before = std::mem::replace(&mut session.reserved, bytes);
+        self.reserved = self.reserved.saturating_sub(before).saturating_add(bytes);
+        if let Some(member) = session.payer.member {
+            let of_member = self.reserved_by.entry(member).or_default();
+            *of_member = of_member.saturating_sub(before).saturating_add(bytes);
+            if *of_member == 0 {
+                self.reserved_by.remove(&member);
+            }
         }
     }
 
     /// The session used `bytes` of its reservation.
     pub fn used(&mut self, id: SessionId, bytes: u64) {
-        if let Some(session) = self.sessions.get_mut(&id) {
-            let returned = bytes.min(session.reserved);
-            session.reserved -= returned;
-            self.reserved = self.reserved.saturating_sub(returned);
+        if let Some(session) = self.sessions.get(&id) {
+            self.reserve(id, session.reserved.saturating_sub(bytes));
         }
     }
 }

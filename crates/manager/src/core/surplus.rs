@@ -17,13 +17,14 @@
 //! alone ([`in_favour_of`]). Then the others go, all that are beyond doubt. Blocks on machines that go soon count for nothing, too, and stay.
 //!
 //! A member that can read a chunk can store it at benefactors of its own. So of blocks that are merely too many those of members go first that have
-//! several, and none goes whose loss would leave fewer members than are wanted, as far as there are so many.
+//! several, and none goes whose loss would leave fewer members than are wanted, as far as there are so many. That holds beside an encoding as
+//! well. And what came when nothing was wanting goes before what was there: else a member would fetch blocks until those of others go.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 
 use stdchk_model::{BenefactorId, ChunkId, Tier, Trust};
-use stdchk_protect::{Held, distance, favoured, in_favour_of, surplus as superfluous};
+use stdchk_protect::{Held, distance_at_best, favoured, in_favour_of, surplus as superfluous};
 
 use super::chunk::{Chunk, Holder, held};
 use super::locations::Slot;
@@ -60,7 +61,7 @@ impl Core {
             return None;
         }
         let mut certain = self.certain(chunk, spared, now);
-        certain.sort_by_key(|holder| (free.get(&holder.benefactor).copied(), holder.benefactor));
+        certain.sort_by_cached_key(|holder| self.order_of_going(&chunk.id, holder, free));
         let mut staying: Vec<Holder> =
             certain.iter().filter(|holder| !holder.leaves(&self.registry)).copied().collect();
         let (mut gone, mut unseen) = (Vec::new(), Vec::new());
@@ -81,6 +82,24 @@ impl Core {
         Some(Spare { gone, unseen })
     }
 
+    /// Which of the blocks that are too many go first: those on disks whose owners need the space. Then those that came when nothing was wanting. Then those of the member that chance chooses, since
+    /// members say themselves how full their disks are; of one member, and of the manager's own machine, those at the fullest benefactor.
+    fn order_of_going(
+        &self,
+        chunk: &ChunkId,
+        holder: &Holder,
+        free: &HashMap<BenefactorId, u64>,
+    ) -> (bool, bool, u8, u64, BenefactorId) {
+        let at = holder.benefactor;
+        let benefactor = self.registry.get(at);
+        let owes = benefactor.is_some_and(|benefactor| benefactor.load.owed_bytes > 0);
+        let member = benefactor.and_then(|benefactor| benefactor.member);
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&chunk.0).update(&member.map_or([0; 16], |member| member.0));
+        let [chance, ..] = *hasher.finalize().as_bytes();
+        (!owes, !holder.marks.is_beyond_need(), chance, free.get(&at).copied().unwrap_or(0), at)
+    }
+
     /// The blocks that are too many: the others that stay keep the distance `wanted`. Where these are more than one encoding needs, and nothing
     /// else is too much, all beside the one that the pool would keep.
     fn too_much(&self, blocks: &[Holder], wanted: u8) -> Vec<Holder> {
@@ -99,14 +118,14 @@ impl Core {
             all.iter().filter(|other| self.first_of_member(other.benefactor, &all) == first).count()
         };
         held.sort_by_key(|block| Reverse(of_its_member(block)));
-        let superfluous = self.spare_members(&held, superfluous(&held, wanted), wanted);
-        let favoured = favoured(&all, wanted);
-        let beside = |block: &Held| favoured.is_some_and(|favoured| block.encoding != favoured);
-        let is_one = |held: &Held| match superfluous.is_empty() {
-            true => beside(held),
-            false => superfluous.contains(held),
-        };
-        staying.retain(|holder| is_one(&holder.held(&self.registry)));
+        let mut superfluous = superfluous(&held, wanted);
+        if superfluous.is_empty()
+            && let Some(favoured) = favoured(&all, wanted)
+        {
+            superfluous = held.iter().filter(|block| block.encoding != favoured).copied().collect();
+        }
+        let superfluous = self.spare_members(&held, superfluous, wanted);
+        staying.retain(|holder| superfluous.contains(&holder.held(&self.registry)));
         gone.append(&mut staying);
         gone
     }
@@ -126,11 +145,11 @@ impl Core {
         gone
     }
 
-    /// How many members have to be lost before a chunk is of which these blocks are there. Benefactors of the manager's machine are members by
-    /// themselves here.
+    /// How many members have to be lost before a chunk is of which these blocks are there, if they make it: of that the holders of those that go
+    /// make sure. Benefactors of the manager's machine are members by themselves here.
     fn distance_of_members(&self, held: &[Held]) -> u8 {
         let of_member = |block: &Held| self.first_of_member(block.benefactor, held);
-        distance(held.iter().map(|block| Held { benefactor: of_member(block), ..*block }))
+        distance_at_best(held.iter().map(|block| Held { benefactor: of_member(block), ..*block }))
     }
 
     /// The first of the benefactors that have these blocks of the member that a benefactor is of.

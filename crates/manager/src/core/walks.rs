@@ -4,7 +4,7 @@
 //! folder. What must hold at once holds at once, by state and number (`Holder::is_known`, `Registry::counts`): commits, readers, repair and
 //! collection look at these. The rest (what lacks copies, queues, sums) follows by walks, a thousand chunks at a time.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 use stdchk_model::{BenefactorId, Ino};
 
@@ -58,6 +58,8 @@ const KINDS: u8 = 4;
 #[derive(Debug, Default)]
 pub(super) struct Walks {
     queue: VecDeque<Walk>,
+    /// Files with several names at whose versions the present walks have looked: they come by another name each time.
+    graded: HashSet<Ino>,
     /// The kind of work that is next: all take turns, so that none of them is held up by another that always has something to do.
     turn: u8,
 }
@@ -66,6 +68,9 @@ impl Core {
     /// Has something gone through. A walk that is under way goes on to its end, and another one follows: if it began anew each time, what
     /// happens again and again would let none come to an end.
     pub(super) fn walk(&mut self, walk: Walk) {
+        if matches!(walk, Walk::Grade(_)) {
+            self.walks.graded.clear();
+        }
         let mut waiting = self.walks.queue.iter_mut();
         match waiting.find(|other| !other.is_begun() && walk.is_like(**other)) {
             Some(same) => *same = walk,
@@ -128,7 +133,10 @@ impl Core {
         self.grade(first);
         // The versions of each may have many chunks.
         for _ in 1..self.setting.steps.div_ceil(16) {
-            let Some(Walk::Grade(ino)) = self.walks.queue.front().copied() else { return };
+            let Some(Walk::Grade(ino)) = self.walks.queue.front().copied() else {
+                self.walks.graded = HashSet::new();
+                return;
+            };
             self.walks.queue.pop_front();
             self.grade(ino);
         }
@@ -143,6 +151,9 @@ impl Core {
                 below.into_iter().for_each(|ino| self.walks.queue.push_front(Walk::Grade(ino)));
             }
             Body::File(_) => {
+                if inode.other_parents().next().is_some() && !self.walks.graded.insert(ino) {
+                    return;
+                }
                 self.namespace.grade(ino);
                 self.settle_references();
                 self.place_versions(ino);

@@ -1,10 +1,12 @@
 //! What one member of the pool may make the manager hold: its share, and nobody else goes without.
 
+use std::time::{Duration, Instant};
+
 use crate::harness::{CLIENT, Pool, chunk, make};
 use stdchk_manager::core::Asker;
 use stdchk_model::limits::LIST_ENTRIES_MAX;
 use stdchk_model::message::handshake::MemberId;
-use stdchk_model::message::manager::{Change, FileKind, ManagerRequest};
+use stdchk_model::message::manager::{Change, FileKind, ManagerReply, ManagerRequest};
 use stdchk_model::{ChunkId, ErrorCode, Failure, Ino, OpId, SessionId, User};
 
 const MIB: u64 = 1 << 20;
@@ -136,4 +138,48 @@ fn a_member_that_changes_without_end_takes_nobody_the_answer_to_a_repeated_chang
     assert_eq!(pool.ask_as(&member(1), change(1, "mine")), Ok(made), "it is told that the name is taken");
     let another = pool.ask_as(&member(1), change(2, "mine")).unwrap_err();
     assert_eq!(another.code, ErrorCode::Exists);
+}
+
+#[test]
+fn one_member_reserves_no_more_than_is_left_and_others_find_room() {
+    const CHUNK: u64 = 1 << 20;
+    let (mut pool, file) = pool_with_file();
+    let free = pool.status().space.free_bytes;
+    let reserve = |pool: &mut Pool, asker: &Asker, session| {
+        let request = ManagerRequest::Reserve { session, bytes: 1 << 40, avoid: Vec::new() };
+        match pool.ask_as(asker, request).unwrap() {
+            ManagerReply::Stripe { bytes, .. } => bytes,
+            other => panic!("{other:?}"),
+        }
+    };
+    let mut all = 0;
+    for number in 1..=100 {
+        let session = open(&mut pool, &member(1), number, file).unwrap();
+        all += reserve(&mut pool, &member(1), session);
+    }
+    assert!(all <= free / 2 + 100 * CHUNK, "{all} of {free}");
+    let session = open(&mut pool, &member(2), 1000, file).unwrap();
+    assert!(reserve(&mut pool, &member(2), session) >= free / 64);
+}
+
+#[test]
+fn a_file_with_thousands_of_names_far_down_stops_nobody() {
+    let (mut pool, file) = pool_with_file();
+    let mut top = pool.make(Ino::ROOT, "deep", FileKind::Directory);
+    let folder = top;
+    for _ in 0..200 {
+        top = pool.make(top, "d", FileKind::Directory);
+    }
+    pool.write(1, file, &[1], &[0, 1]);
+    for number in 0..3_000 {
+        let parent = pool.make(top, &number.to_string(), FileKind::Directory);
+        pool.change(Change::Link { ino: file, parent, name: "name".to_owned() }).unwrap();
+    }
+    let began = Instant::now();
+    let pairs = vec![("redundancy".to_owned(), "replicate:3".to_owned())];
+    pool.change(Change::SetPolicy { ino: folder, pairs }).unwrap();
+    while pool.core.work(pool.now) {}
+    // Each name would look at all others, and from each at all folders above: 1.8 billion.
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    assert_eq!(pool.status().exposed_chunks, 1, "the file wants a third copy now");
 }

@@ -59,7 +59,10 @@ fn beat(pool: &mut Pool, at: u32, said: Said) -> Vec<Command> {
 /// A benefactor has decoded the encoding. If it has a copy, it has seen the fragments, unless they don't make the chunk.
 fn says(pool: &mut Pool, at: u32, is_right: bool) -> Vec<Command> {
     let lacks = if is_right { Vec::new() } else { vec![0, 1, 2] };
-    let seen = if at < 2 { vec![Seen { own: BlockId::plain(chunk(1)), lacks }] } else { Vec::new() };
+    let own = BlockId::plain(chunk(1));
+    // Nothing, if it wasn't asked.
+    let number = pool.looks.get(&(BenefactorId(at), own)).copied().unwrap_or(0);
+    let seen = if at < 2 { vec![Seen { own, lacks, number }] } else { Vec::new() };
     beat(pool, at, Said { decoded: verdict(is_right), seen, ..Said::default() })
 }
 
@@ -243,6 +246,46 @@ fn who_could_not_see_the_fragments_asks_again_ever_more_rarely_and_others_do_at_
     assert_eq!(checker(&mut pool), None);
     pool.pass_alive(1_000, &ALL);
     assert_eq!(checker(&mut pool), Some(0), "after twice the time");
+}
+
+#[test]
+fn an_answer_to_another_order_is_none() {
+    let mut pool = pool();
+    assert_eq!(checker(&mut pool), Some(0));
+    let own = (BenefactorId(0), BlockId::plain(chunk(1)));
+    let number = pool.looks[&own];
+    for other in [0, number - 1, number + 1] {
+        pool.looks.insert(own, other);
+        says(&mut pool, 0, true);
+    }
+    assert_eq!(deleting(&mut pool), Vec::<u32>::new());
+    pool.looks.insert(own, number);
+    says(&mut pool, 0, true);
+    assert_eq!(deleting(&mut pool), [0]);
+}
+
+#[test]
+fn fragments_of_one_member_take_the_place_of_no_copies_of_others() {
+    let mut pool = pool();
+    for at in [2, 3, 4] {
+        pool.register_member(at, MemberId([7; 16]));
+        let added = vec![fragment(u8::try_from(at - 2).unwrap())];
+        beat(&mut pool, at, Said { added, ..Said::default() });
+    }
+    let mut deleted = BTreeSet::new();
+    for _ in 0..8 {
+        pool.collect().unwrap();
+        for at in ALL {
+            let mut commands = beat(&mut pool, at, Said::default());
+            if commands.iter().any(|command| matches!(command, Command::Check(_))) {
+                commands.extend(says(&mut pool, at, true));
+            }
+            if commands.iter().any(|command| matches!(command, Command::Delete { .. })) {
+                deleted.insert(at);
+            }
+        }
+    }
+    assert_eq!(deleted, BTreeSet::new(), "that member alone would keep the chunk");
 }
 
 #[test]

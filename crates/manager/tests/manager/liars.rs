@@ -459,6 +459,44 @@ fn the_claims_of_one_member_take_the_place_of_no_blocks_of_others() {
 }
 
 #[test]
+fn what_members_bring_beyond_what_was_wanted_goes_before_what_was_there() {
+    let mut pool = Pool::with_benefactors(5);
+    let file = pool.make(Ino::ROOT, "file", FileKind::File);
+    let owner = |number: u8| MemberId([number; 16]);
+    // Each benefactor is a member of its own; the last three fetch what the first two have, and prove it.
+    for number in 0..5 {
+        pool.register_member(number, owner(u8::try_from(number).unwrap()));
+    }
+    pool.write(1, file, &[1], &[0, 1]);
+    for number in 2..5 {
+        pool.beat(number, &[1], &[]);
+    }
+    let deleted = told_to_delete(&mut pool, 5);
+    assert_eq!(deleted, BTreeSet::from([2, 3, 4]));
+}
+
+#[test]
+fn a_claim_that_is_taken_back_and_made_again_is_doubted_at_once() {
+    let mut pool = Pool::with_benefactors(3);
+    pool.register_member(2, LIAR);
+    pool.liars.insert(2);
+    // Before anybody wants it: so it isn't the first to go.
+    pool.beat(2, &[1], &[]);
+    let file = pool.make(Ino::ROOT, "file", FileKind::File);
+    pool.write(1, file, &[1], &[0, 1]);
+    assert_eq!(told_to_delete(&mut pool, 3), BTreeSet::from([2]));
+    let asked = |pool: &Pool, at: u32| pool.looks.get(&(BenefactorId(at), BlockId::plain(chunk(1)))).copied();
+    let before = [0, 1].map(|at| asked(&pool, at));
+    assert!(before.iter().any(Option::is_some), "a holder has missed it: {before:?}");
+    let of_liar = asked(&pool, 2);
+    pool.beat(2, &[], &[1]);
+    pool.beat(2, &[1], &[]);
+    assert_eq!(told_to_delete(&mut pool, 3), BTreeSet::from([2]));
+    assert!(asked(&pool, 2) > of_liar, "it has seen the others anew");
+    assert_eq!([0, 1].map(|at| asked(&pool, at)), before, "nobody has to miss it twice more");
+}
+
+#[test]
 fn copies_of_one_member_go_before_the_one_of_another() {
     let mut pool = with_many_of_one_member(2);
     // The others have only one, in whatever order the benefactors are full.

@@ -156,15 +156,18 @@ pub enum BenefactorReply {
     /// Whether there is a near copy.
     #[n(6)]
     Near(#[n(0)] bool),
-    /// The hash of a block's stored bytes under the key that was sent with the question ([`proof`]).
+    /// The hash of the benefactor's number and of a block's stored bytes, under the key that was sent with the question ([`proof`]).
     #[n(7)]
     Proof(#[cbor(n(0), with = "minicbor::bytes")] [u8; 32]),
 }
 
-/// The proof that somebody has these stored bytes: BLAKE3 of them, keyed with bytes that were drawn for this question alone.
+/// The proof that a benefactor has these stored bytes: BLAKE3 of its number and of them, keyed with bytes that were drawn for this question
+/// alone. So the answer of another benefactor, which it might have asked for, is of no use to it.
 #[must_use]
-pub fn proof(key: &[u8; 32], stored: &[u8]) -> [u8; 32] {
-    *blake3::keyed_hash(key, stored).as_bytes()
+pub fn proof(key: &[u8; 32], by: BenefactorId, stored: &[u8]) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new_keyed(key);
+    hasher.update(&by.0.to_le_bytes()).update(stored);
+    *hasher.finalize().as_bytes()
 }
 
 /// What a verification found.
@@ -391,6 +394,9 @@ pub struct SourceBlock {
     /// What it wants to see before it serves blocks of the chunk.
     #[n(3)]
     pub permit: Permit,
+    /// The benefactor.
+    #[n(4)]
+    pub at: BenefactorId,
 }
 
 /// A block to be made.
@@ -438,6 +444,9 @@ pub struct Check {
     /// together and compared with the chunk's name, and the benefactor may have some of them.
     #[n(2)]
     pub own: Option<BlockId>,
+    /// The order's number, which its answer repeats: an answer to an earlier one tells nothing of these blocks.
+    #[n(3)]
+    pub number: u64,
 }
 
 /// The answer of a benefactor that was ordered to see blocks of others before one of its own may go.
@@ -449,6 +458,9 @@ pub struct Seen {
     /// Places in the order of those that nobody showed; none: all are there.
     #[n(1)]
     pub lacks: Vec<u32>,
+    /// The order's number.
+    #[n(2)]
+    pub number: u64,
 }
 
 /// Something of an order to make blocks that failed.

@@ -3,6 +3,8 @@
 //! A model of `Copies` and `Remaker` of a benefactor, which are bound to sockets. What puts fragments together is the real
 //! `protect::Remaking`.
 
+use std::collections::BTreeSet;
+
 use stdchk_model::message::benefactor::{Check, Decoded, FailedCopy, Make, Seen, SourceBlock};
 use stdchk_model::{BenefactorId, BlockId, ChunkId, Encoding, EncodingId};
 use stdchk_net::Bytes;
@@ -91,11 +93,12 @@ impl World {
             return self.making_failed(node, check.chunk, None);
         };
         let favoured = check.from.first().unwrap().encoding;
-        let (mut made, mut is_broken) = (None, false);
+        let (mut made, mut is_broken, mut there) = (None, false, BTreeSet::new());
         if !favoured.code.is_copy() {
             let of_it = |index| BlockId { chunk: check.chunk, encoding: favoured, index };
             let here = self.nodes[node].blocks();
             let here = (0..favoured.code.blocks()).map(of_it).filter(|block| here.contains(block));
+            there = here.clone().map(|block| block.index).collect();
             let mut own = Vec::new();
             for block in here {
                 let Some((encoding, stored)) = self.nodes[node].read(block, &self.runtime) else {
@@ -106,7 +109,8 @@ impl World {
             if let Some(remaking) = self.gather_with(check.chunk, &check.from, own) {
                 let remade = remaking.remake(false);
                 self.note_decoded(node, check.chunk, favoured, remade.as_ref().err());
-                (is_broken, made) = (remade.is_err(), remade.ok());
+                is_broken = remade.as_ref().err() == Some(&BadFragments::Encoding);
+                made = remade.ok();
             }
         }
         let mut lacks = Vec::new();
@@ -115,14 +119,20 @@ impl World {
             let is_shown = !is_broken && self.is_shown(source, block, (own, &stored), made.as_ref());
             if self.plant != Plant::ClaimsAreBelieved && !is_shown {
                 lacks.push(place);
+            } else if is_shown {
+                there.insert(block.index);
             }
+        }
+        let is_decoded = favoured.code.is_copy() || is_broken || made.is_some();
+        if !is_decoded && there.len() >= usize::from(favoured.code.data()) {
+            return self.making_failed(node, check.chunk, None);
         }
         self.note(format!(
             "{:?} looks before {} may go, and misses {lacks:?}",
             self.nodes[node].id,
             shown(&own)
         ));
-        self.nodes[node].seen.push(Seen { own, lacks });
+        self.nodes[node].seen.push(Seen { own, lacks, number: check.number });
     }
 
     /// Whether a benefactor proves that it has a block, or sends it.
@@ -140,7 +150,7 @@ impl World {
             None => (own.encoding == block.encoding && own.encoding.code.is_copy()).then_some(stored),
         };
         match expected {
-            Some(expected) => other.proves(block, expected, &self.runtime),
+            Some(expected) => other.proves(source.at, block, expected, &self.runtime),
             None => {
                 let served = other.serve(block, &self.runtime);
                 served.is_some_and(|(encoding, stored)| genuine(&block, &encoding, &stored).is_ok())

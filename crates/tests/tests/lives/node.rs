@@ -467,11 +467,11 @@ impl Node {
         Some((encoding, bytes))
     }
 
-    /// Whether it proves that it has a block with these bytes.
-    pub fn proves(&mut self, block: BlockId, expected: &[u8], runtime: &Runtime) -> bool {
+    /// Whether it proves, as this benefactor, that it has a block with these bytes.
+    pub fn proves(&mut self, at: BenefactorId, block: BlockId, expected: &[u8], runtime: &Runtime) -> bool {
         let key = ChunkId::of(expected).0;
         let told = self.ask(BenefactorRequest::Prove { block, key }, &[], runtime);
-        matches!(told, Ok((BenefactorReply::Proof(told), _)) if told == proof(&key, expected))
+        matches!(told, Ok((BenefactorReply::Proof(told), _)) if told == proof(&key, at, expected))
     }
 
     /// Reads a block for the benefactor itself, which sets it aside if it is damaged.

@@ -71,6 +71,8 @@ pub struct Pool {
     unheard: BTreeMap<u32, Vec<Command>>,
     /// The life and the load of each benefactor's last heartbeat.
     beaten: BTreeMap<u32, (Incarnation, BenefactorLoad)>,
+    /// The number of the last order to see others before this block of a benefactor may go.
+    pub looks: BTreeMap<(BenefactorId, BlockId), u64>,
     ranker: Ranker,
 }
 
@@ -160,6 +162,7 @@ impl Pool {
             liars: BTreeSet::new(),
             unheard: BTreeMap::new(),
             beaten: BTreeMap::new(),
+            looks: BTreeMap::new(),
             machines: BTreeMap::new(),
             labels: BTreeMap::new(),
             in_memory: BTreeSet::new(),
@@ -712,6 +715,12 @@ impl Pool {
         let ManagerReply::Commands(mut commands) = self.ask(request.clone())? else {
             panic!("not an answer to a heartbeat")
         };
+        let ManagerRequest::Heartbeat { id, .. } = request else { unreachable!("it is a heartbeat") };
+        for command in &commands {
+            if let Command::Check(Check { own: Some(own), number, .. }) = command {
+                self.looks.insert((id, *own), *number);
+            }
+        }
         let is_look = |command: &mut Command| match command {
             Command::Check(check) => check.own.is_some() && sees(check),
             _ => false,
@@ -741,10 +750,10 @@ impl Pool {
 
     /// What a holder sees of others.
     fn seen(&self, command: Command) -> Option<Seen> {
-        let Command::Check(Check { from, own, .. }) = command else { return None };
+        let Command::Check(Check { from, own, number, .. }) = command else { return None };
         let is_liar = |address: &String| self.liars.iter().any(|liar| *address == self::address(*liar));
         let lacks = (0..).zip(from).filter(|(_, source)| is_liar(&source.address)).map(|(at, _)| at);
-        Some(Seen { own: own?, lacks: lacks.collect() })
+        Some(Seen { own: own?, lacks: lacks.collect(), number })
     }
 
     // --- collection
