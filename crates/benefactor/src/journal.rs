@@ -89,7 +89,7 @@ impl Kept {
     }
 
     /// The benefactor has this number.
-    pub(crate) fn is_of(&self, keeper: BenefactorId) {
+    pub fn is_of(&self, keeper: BenefactorId) {
         self.state.lock().keeper = Some(keeper);
     }
 

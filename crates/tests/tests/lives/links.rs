@@ -24,7 +24,7 @@ impl World {
             panic!("not an answer to a registration")
         };
         let is_new_life = !std::mem::replace(&mut self.nodes[node].was_connected, true);
-        self.nodes[node].id = Some(id);
+        self.nodes[node].is_registered(id);
         if self.nodes[node].tier == Tier::Memory {
             self.in_memory.insert(id);
         }

@@ -163,12 +163,21 @@ impl Node {
         self.open();
     }
 
+    /// The manager has told it its number.
+    pub fn is_registered(&mut self, id: BenefactorId) {
+        self.id = Some(id);
+        if let Some(service) = &self.service {
+            service.kept().is_of(id);
+        }
+    }
+
     fn open(&mut self) {
         let beyond = if self.plant == Plant::DonationIgnored { PLENTY_BYTES } else { 0 };
         let donation = Donation { donated_bytes: self.donated_bytes + beyond, floor_bytes: FLOOR_BYTES };
         let store = Store::open(&self.disk.segments(), donation, SEGMENT_BYTES).unwrap().0;
         let memory = Arc::new(Memory::open(self.disk.path()));
         let kept = Arc::new(Kept::open(self.disk.path()));
+        self.id.into_iter().for_each(|id| kept.is_of(id));
         let key = ReceiptKey([u8::try_from(self.life % 251).unwrap(); 32]);
         let buffers = BufferPool::new(1 << 20);
         self.service =
