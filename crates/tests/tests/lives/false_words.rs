@@ -12,7 +12,7 @@ use super::content::{self, id};
 use super::world::World;
 
 /// The place of the benefactor that lies, in lives that have one.
-const LIAR: usize = 1;
+pub const LIAR: usize = 1;
 
 /// What a benefactor says that isn't so.
 #[derive(Clone, Default, Debug)]

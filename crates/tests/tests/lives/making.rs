@@ -5,12 +5,14 @@
 
 use std::collections::BTreeSet;
 
-use stdchk_model::message::benefactor::{Check, Decoded, FailedCopy, Make, Seen, SourceBlock};
+use stdchk_model::message::benefactor::{Check, Decoded, FailedCopy, Make, Seen, SourceBlock, proof};
 use stdchk_model::{BenefactorId, BlockId, ChunkId, Encoding, EncodingId};
 use stdchk_net::Bytes;
 use stdchk_protect::{BadFragments, Blocks, Remaking, genuine};
 
+use super::adversaries::Adversary;
 use super::content::{name, shown};
+use super::false_words::LIAR;
 use super::node::Work;
 use super::plant::Plant;
 use super::world::World;
@@ -150,12 +152,24 @@ impl World {
             None => (own.encoding == block.encoding && own.encoding.code.is_copy()).then_some(stored),
         };
         match expected {
-            Some(expected) => other.proves(source.at, block, expected, &self.runtime),
+            Some(expected) => self.is_proved(source, block, expected),
             None => {
                 let served = other.serve(block, &self.runtime);
                 served.is_some_and(|(encoding, stored)| genuine(&block, &encoding, &stored).is_ok())
             }
         }
+    }
+
+    /// Whether a benefactor proves that it has a block with these bytes. One that only says so passes the question on to those that have it.
+    fn is_proved(&mut self, source: &SourceBlock, block: BlockId, expected: &Bytes) -> bool {
+        let (key, passes_on) = (ChunkId::of(expected).0, self.adversaries.contains(&Adversary::ClaimsBlocks));
+        let is_liar = self.nodes[LIAR].address == source.address;
+        let asked = |node: &&mut super::node::Node| {
+            node.is_up() && (node.address == source.address || is_liar && passes_on)
+        };
+        let mut told =
+            self.nodes.iter_mut().filter(asked).filter_map(|node| node.proof(block, key, &self.runtime));
+        told.any(|told| told == proof(&key, source.at, expected))
     }
 
     /// Takes note of what enough blocks of an encoding make, to be told.

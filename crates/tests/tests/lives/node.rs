@@ -10,7 +10,7 @@ use stdchk_benefactor::store::{Donation, Store};
 use stdchk_model::message::Asked;
 use stdchk_model::message::benefactor::{
     BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, Check, Decoded, FailedCopy, Goes, Make,
-    Notice, OwnerWish, Seen, proof,
+    Notice, OwnerWish, Seen,
 };
 use stdchk_model::message::handshake::{MemberId, Role};
 use stdchk_model::message::manager::{
@@ -476,11 +476,12 @@ impl Node {
         Some((encoding, bytes))
     }
 
-    /// Whether it proves, as this benefactor, that it has a block with these bytes.
-    pub fn proves(&mut self, at: BenefactorId, block: BlockId, expected: &[u8], runtime: &Runtime) -> bool {
-        let key = ChunkId::of(expected).0;
-        let told = self.ask(BenefactorRequest::Prove { block, key }, &[], runtime);
-        matches!(told, Ok((BenefactorReply::Proof(told), _)) if told == proof(&key, at, expected))
+    /// Its answer to the question whether it has a block.
+    pub fn proof(&mut self, block: BlockId, key: [u8; 32], runtime: &Runtime) -> Option<[u8; 32]> {
+        match self.ask(BenefactorRequest::Prove { block, key }, &[], runtime) {
+            Ok((BenefactorReply::Proof(told), _)) => Some(told),
+            _ => None,
+        }
     }
 
     /// Reads a block for the benefactor itself, which sets it aside if it is damaged.
