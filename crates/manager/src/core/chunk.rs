@@ -217,6 +217,8 @@ pub struct Chunk {
     pub(super) born: u32,
     /// No version refers to it, and a state names it to which somebody may return.
     pub(super) is_held: bool,
+    /// Its blocks are counted as those of chunks that no version refers to.
+    pub(super) counts_as_brought: bool,
     /// What is being done about it.
     pub care: Care,
     /// Whether it can be read, if anything refers to it.
@@ -238,6 +240,7 @@ impl Chunk {
             risk: None,
             born,
             is_held: false,
+            counts_as_brought: false,
             care: Care::default(),
             reach: None,
             unnamed_ms: None,

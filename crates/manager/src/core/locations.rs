@@ -26,9 +26,11 @@ use super::exposure::{Exposure, Lacking, SHARED, Span, joined};
 use super::sessions::Session;
 use super::table::GrowingTable;
 
+mod brought;
 mod holdings;
 mod owed;
 
+use brought::Brought;
 pub use holdings::HeldSum;
 use holdings::Holdings;
 use owed::Owed;
@@ -133,6 +135,8 @@ pub struct Locations {
     owed: HashMap<BenefactorId, Owed>,
     /// Chunks to which nothing refers, by when the last version of them went or when they were last brought up.
     unnamed: BTreeSet<(u64, Slot)>,
+    /// Blocks of chunks that no version refers to.
+    brought: Brought,
     /// Chunks that states name to which somebody may return.
     pub holdings: Holdings,
     /// Chunks that may have more blocks than are wanted.
@@ -318,6 +322,9 @@ impl Locations {
                 listed: place,
                 marks,
             };
+            if self.at(slot).counts_as_brought {
+                self.brought.add(from);
+            }
             let holders = &mut self.at_mut(slot).holders;
             if holders.is_empty() {
                 holders.reserve_exact(COPIES_USUAL);
@@ -373,6 +380,9 @@ impl Locations {
         // One after the other: another block of the chunk may get its place in the list of their benefactor.
         while let Some(at) = self.at(slot).holders.iter().position(&is_gone) {
             let holder = self.at_mut(slot).holders.remove(at);
+            if self.at(slot).counts_as_brought {
+                self.brought.remove(holder.benefactor);
+            }
             self.unlearned += u64::from(!self.at(slot).wants.is_empty());
             if holder.is_owed() {
                 self.owed_block_went(slot, &holder);
@@ -505,6 +515,7 @@ impl Locations {
         if self.at(slot).is_held && self.at(slot).holders.is_empty() {
             self.unhold_gone(slot);
         }
+        self.count_brought(slot);
         let chunk = self.at(slot);
         let is_unnamed = chunk.wants.is_empty();
         let is_gone = is_unnamed && chunk.holders.is_empty();

@@ -735,14 +735,14 @@ impl Core {
         for (at, receipt) in receipts {
             let inventory = self.registry.get(*at).map_or(0, |benefactor| benefactor.inventory);
             let age = self.age_of_news(*at);
-            let session = self.sessions.get_mut(id, now.ms)?;
             for stored in &receipt.blocks {
                 let chunk = stored.block.chunk;
+                let session = self.sessions.get_mut(id, now.ms)?;
                 session.asked.remove(&chunk);
                 if session.secured.insert(chunk) && !session.pinned.contains(&chunk) {
                     used = used.saturating_add(u64::from(stored.stored_length));
                 }
-                self.locations.confirm(stored, *at, inventory, age, now.ms);
+                self.confirm_one(*at, (inventory, age), stored, now);
                 self.locations.touch(&chunk, now.ms);
                 self.locations.requeue(&chunk, &self.registry);
             }

@@ -19,6 +19,9 @@ use super::{Answer, Core, HostKey, Now, check_length};
 /// Most blocks that one answer to a heartbeat tells to delete: keeps the answer small.
 const DELETIONS_AT_ONCE: usize = 8192;
 
+/// What a chunk of one block that no version refers to takes of the manager's memory, bytes, with its places in lists.
+const BROUGHT_BYTES: u64 = 320;
+
 /// Time for which a benefactor may have more blocks than the index before its inventory is asked for, milliseconds: an
 /// inventory of a large benefactor is some ten megabytes.
 const RECOUNT_AFTER_MS: u64 = 600_000;
@@ -260,7 +263,12 @@ impl Core {
         if let Some(example) = absurd.first() {
             tracing::warn!(%id, count = absurd.len(), ?example, "a benefactor says that it has what can't be");
         }
+        let mut beyond = 0_usize;
         for stored in blocks {
+            if !self.may_bring(id, &stored.block) {
+                beyond += 1;
+                continue;
+            }
             self.confirm_one(id, (inventory, age), stored, now);
             self.keep_block(&stored.block, id);
             match self.copies.arrived(&stored.block.chunk, id) {
@@ -268,9 +276,34 @@ impl Core {
                 false => self.locations.recount(&stored.block.chunk, &self.registry),
             }
         }
+        if beyond > 0 {
+            tracing::warn!(%id, beyond, "a benefactor lists more blocks that nothing refers to than its member has a share for");
+        }
     }
 
-    fn confirm_one(
+    /// Whether a benefactor may bring a block to the manager's mind: any of a chunk that a version refers to, others as long as those of its member
+    /// take no more memory than is then still free. What a session stores it takes receipts for, so that comes all the same.
+    fn may_bring(&self, id: BenefactorId, block: &BlockId) -> bool {
+        let all = self.sessions.memory_bytes() / BROUGHT_BYTES;
+        let brought = self.locations.brought();
+        let is_known = |chunk: &Chunk| {
+            !chunk.is_brought()
+                || chunk
+                    .holders
+                    .iter()
+                    .any(|holder| holder.benefactor == id && holder.block(chunk.id) == *block)
+        };
+        if brought < all / 4 || self.locations.get(&block.chunk).is_some_and(is_known) {
+            return true;
+        }
+        let member = self.registry.get(id).and_then(|benefactor| benefactor.member);
+        let of_member = self.registry.iter().filter(|(_, benefactor)| benefactor.member == member);
+        let own: u64 = of_member.map(|(id, _)| self.locations.brought_by(id)).sum();
+        own < all.saturating_sub(brought)
+    }
+
+    /// A benefactor says, itself or by a receipt, that it has a block.
+    pub(super) fn confirm_one(
         &mut self,
         id: BenefactorId,
         (inventory, age): (u32, BlockAge),

@@ -180,6 +180,11 @@ impl Sessions {
         of_member.saturating_sub(session.reserved)
     }
 
+    /// How much memory all of them may take, bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        self.memory.all()
+    }
+
     /// Sets how much memory all of them may take, bytes.
     pub fn may_take(&mut self, bytes: u64) {
         self.memory.resize(bytes);

@@ -183,3 +183,22 @@ fn a_file_with_thousands_of_names_far_down_stops_nobody() {
     assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     assert_eq!(pool.status().exposed_chunks, 1, "the file wants a third copy now");
 }
+
+#[test]
+fn what_a_benefactor_makes_up_takes_no_more_than_its_share_and_others_store_on() {
+    let (mut pool, file) = pool_with_file();
+    pool.core.sessions_may_take(4 * MIB);
+    pool.register_member(2, MemberId([2; 16]));
+    let known = |pool: &mut Pool| pool.status().chunks;
+    for part in 0..10 {
+        let made_up: Vec<u32> = (0..4_000).map(|number| (1 << 20) | (part * 4_000 + number)).collect();
+        pool.beat(2, &made_up, &[]);
+    }
+    let made_up = known(&mut pool);
+    assert!((6_000..7_000).contains(&made_up), "{made_up} of 40,000");
+    pool.write(1, file, &[1, 2, 3], &[0, 1]);
+    pool.beat(0, &[4], &[]);
+    assert_eq!(known(&mut pool), made_up + 4, "another one's are taken in");
+    pool.beat(2, &[1], &[]);
+    assert_eq!(pool.locate(1), [0, 1, 2], "and its own of what somebody needs");
+}

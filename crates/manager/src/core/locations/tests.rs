@@ -358,6 +358,9 @@ fn check_sums(locations: &Locations, registry: &Registry, named: &Named) -> Resu
         let bytes: u64 = holders.map(|holder| u64::from(holder.stored_length)).sum();
         prop_assert_eq!(locations.owed_at(at), bytes);
         let owing = locations.iter().filter(|chunk| chunk.owing().any(|owing| owing == at)).count();
+        let brought = locations.iter().filter(|chunk| chunk.is_brought()).flat_map(|chunk| &chunk.holders);
+        let brought = brought.filter(|holder| holder.benefactor == at).count();
+        prop_assert_eq!(locations.brought_by(at), brought as u64);
         prop_assert_eq!(locations.owed.get(&at).map_or(0, |owed| owed.slots.len()), owing);
     }
     prop_assert_eq!(locations.totals, totals);
