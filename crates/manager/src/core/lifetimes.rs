@@ -205,9 +205,9 @@ impl Namespace {
         ino != Ino::ROOT && (inode.parent == Ino::ROOT || has_own)
     }
 
-    /// The folder of whose sets the files in a directory are.
-    fn folder_of_sets(&self, mut at: Ino) -> Option<Ino> {
-        while at != Ino::ROOT {
+    /// The folder of whose sets the files in a directory are, unless the way there leads through one that was `seen`.
+    fn folder_of_sets(&self, mut at: Ino, seen: &mut HashSet<Ino>) -> Option<Ino> {
+        while at != Ino::ROOT && seen.insert(at) {
             if self.is_folder_of_sets(at) {
                 return Some(at);
             }
@@ -255,14 +255,16 @@ impl Core {
     pub(super) fn sets_changed(&mut self, ino: Ino) {
         let Ok(inode) = self.namespace.inode(ino) else { return };
         let parents: Vec<Ino> = std::iter::once(inode.parent).chain(inode.other_parents()).collect();
+        // Each folder on the way is looked at once, however many names lead through it.
+        let mut seen = HashSet::new();
         for parent in parents {
-            self.sets_in_changed(parent);
+            self.sets_in_changed(parent, &mut seen);
         }
     }
 
     /// Something happened in a directory that may let a set of its folder go.
-    fn sets_in_changed(&mut self, directory: Ino) {
-        let Some(folder) = self.namespace.folder_of_sets(directory) else { return };
+    fn sets_in_changed(&mut self, directory: Ino, seen: &mut HashSet<Ino>) {
+        let Some(folder) = self.namespace.folder_of_sets(directory, seen) else { return };
         if self.namespace.has_lifetime(folder) {
             self.lifetimes.mark(folder, self.locations.now_ms);
         }
@@ -280,12 +282,15 @@ impl Core {
             }
             (Change::Seal { ino, .. } | Change::Finish { ino }, _) => self.lifetimes.begin_anew(*ino),
             (Change::Rename { parent, name, new_parent, .. }, Some(moved)) => {
-                [*parent, *new_parent].into_iter().for_each(|directory| self.sets_in_changed(directory));
+                let mut seen = HashSet::new();
+                [*parent, *new_parent]
+                    .into_iter()
+                    .for_each(|directory| self.sets_in_changed(directory, &mut seen));
                 // Something is where it was only if they changed places.
                 let other = self.namespace.find(*parent, name).ok().flatten();
                 [Some(moved.ino), other].into_iter().flatten().for_each(|ino| self.moved(ino));
             }
-            (Change::Link { .. }, Some(named)) => self.sets_changed(named.ino),
+            (Change::Link { parent, .. }, Some(_)) => self.sets_in_changed(*parent, &mut HashSet::new()),
             _ => {}
         }
     }
