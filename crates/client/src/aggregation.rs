@@ -209,7 +209,7 @@ impl Pool {
         let (wanted, free) = (size::human(wanted), size::human(free));
         let message = format!(
             "the set's containers may take {wanted} beside its chunks while they are written, and {free} are free in the \
-             pool: remove files and run `stdchk gc`, or add benefactors"
+             pool: remove files, or add benefactors"
         );
         Err(Failure::new(ErrorCode::NoSpace, message).into())
     }

@@ -292,6 +292,17 @@ impl Pool {
         }
     }
 
+    /// Space and counts of the pool, once it has room for a chunk or nothing makes any.
+    ///
+    /// # Errors
+    /// The manager can't be reached.
+    pub async fn make_room(&self) -> Result<Space, Failure> {
+        match self.ask(ManagerRequest::MakeRoom).await? {
+            ManagerReply::Space(space) => Ok(space),
+            _ => Err(crate::unexpected("MakeRoom")),
+        }
+    }
+
     /// Space and counts of the pool.
     pub async fn space(&self) -> Result<Space, Failure> {
         match self.ask(ManagerRequest::Space).await? {

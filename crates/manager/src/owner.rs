@@ -59,6 +59,8 @@ pub enum Job {
     Ranked(Vec<(Wanted, Ranking)>),
     /// Who ranked has failed.
     RankerFailed,
+    /// Begin an effort to make room. How many efforts are over once it is?
+    MakeRoom(Answer<u64>),
     /// Do a part of a collection, or only count.
     Collect(Cursor, bool, Answer<(Collected, Option<Cursor>)>),
     /// Come upon a bug in the middle of a change.
@@ -74,6 +76,7 @@ pub struct Owner {
     due: Arc<Notify>,
     copies: watch::Receiver<u64>,
     commits: watch::Receiver<u64>,
+    efforts: watch::Receiver<(u64, u64)>,
     /// Told when something is to be done beside requests.
     work: Arc<Notify>,
     /// Told when something is to be ranked.
@@ -96,6 +99,7 @@ impl Owner {
     pub fn new(core: Core, store: Box<dyn Store>, journal: Journal) -> Self {
         let (made, copies) = watch::channel(core.copies_made());
         let (stored, commits) = watch::channel(store.sequence());
+        let (makes_room, efforts) = watch::channel(core.efforts());
         let (clock, store, panicked, deposed) = (Clock::new(), Some(store), false, false);
         let (held, due, urgent, ordered) = (Vec::new(), None, false, HashMap::new());
         let (grows, backups) = (0, Backups::default());
@@ -108,6 +112,7 @@ impl Owner {
             made,
             ordered,
             stored,
+            makes_room,
             clock,
             held,
             due,
@@ -123,6 +128,7 @@ impl Owner {
             due: Arc::default(),
             copies,
             commits,
+            efforts,
             work: Arc::default(),
             rank: Arc::default(),
         }
@@ -150,6 +156,11 @@ impl Owner {
         self.commits.clone()
     }
 
+    /// Tells how many efforts to make room are over, whenever there may be some.
+    pub fn efforts(&self) -> watch::Receiver<(u64, u64)> {
+        self.efforts.clone()
+    }
+
     /// Waits until something is to be done beside requests.
     pub async fn has_work(&self) {
         self.work.notified().await;
@@ -175,9 +186,10 @@ impl Owner {
         }
         let before = (keeper.due, keeper.urgent);
         // What panicked may have changed half of something: it is neither stored nor shown to anybody.
+        let makes_room = matches!(job, Job::MakeRoom(_));
         keeper.panicked = catch_unwind(AssertUnwindSafe(|| keeper.apply(job))).is_err();
         keeper.tell_watchers();
-        if keeper.core.is_walking() {
+        if keeper.core.is_walking() || makes_room {
             self.work.notify_one();
         }
         if keeper.core.has_to_rank() {
@@ -267,6 +279,7 @@ struct Keeper {
     /// Of benefactors that wait for orders.
     ordered: HashMap<BenefactorId, watch::Sender<u64>>,
     stored: watch::Sender<u64>,
+    makes_room: watch::Sender<(u64, u64)>,
     clock: Clock,
     /// Answers that wait for the next commit.
     held: Vec<Held>,
@@ -348,6 +361,8 @@ impl Keeper {
     fn tell_watchers(&mut self) {
         let made = self.core.copies_made();
         self.made.send_if_modified(|before| std::mem::replace(before, made) != made);
+        let efforts = self.core.efforts();
+        self.makes_room.send_if_modified(|before| std::mem::replace(before, efforts) != efforts);
         for id in self.core.take_called() {
             if let Some(waits) = self.ordered.get(&id) {
                 waits.send_modify(|calls| *calls += 1);
@@ -418,6 +433,11 @@ impl Keeper {
             }
             Job::Ranked(made) => self.core.ranked(made),
             Job::RankerFailed => self.core.ranker_failed(),
+            Job::MakeRoom(answer) => {
+                let over = self.core.make_room(now);
+                // The asker may have gone; then nobody needs the answer.
+                let _ = answer.send(Ok(over));
+            }
             Job::Collect(from, dry_run, answer) => {
                 let collected = self.core.collect(from, dry_run, now);
                 self.answer(answer, collected, Leaves::Durable);

@@ -494,6 +494,9 @@ impl Service for ManagerService {
                 let changes = (self.owner.copies(), KEPT_WAITING_MAX);
                 self.ask_until((request, asker), changes, is_over, || tokio::time::sleep(GATHER)).await
             }
+            request @ (ManagerRequest::Reserve { .. } | ManagerRequest::MakeRoom) => {
+                self.ask_for_room(request, asker).await
+            }
             request @ ManagerRequest::Orders { id, .. } => {
                 let is_over = |reply: &ManagerReply| !matches!(reply, ManagerReply::Commands(commands) if commands.is_empty());
                 let changes = (self.owner.orders(id), KEPT_FOR_ORDERS_MAX);
@@ -607,6 +610,33 @@ impl ManagerService {
                 ErrorCode::Stale,
                 format!("{id} has not registered over the network: register"),
             )),
+        }
+    }
+
+    /// Asks for room, and if there is none, again whenever an effort has made some, until nothing more comes of one that began behind the
+    /// question.
+    async fn ask_for_room(&self, request: ManagerRequest, asker: Asker) -> Result<ManagerReply, Failure> {
+        let mut efforts = self.owner.efforts();
+        let mut last = None;
+        loop {
+            let is_over = last.is_some_and(|last| efforts.borrow_and_update().0 >= last);
+            let (asked, asker) = (Box::new(request.clone()), asker.clone());
+            let reply = self.owner.ask(|answer| Job::Request(asked, asker, answer)).await;
+            let has_none = match &reply {
+                Ok(ManagerReply::Space(space)) => space.is_full,
+                Ok(_) => false,
+                Err(failure) => failure.code == ErrorCode::NoSpace,
+            };
+            if is_over || !has_none {
+                return reply;
+            }
+            if last.is_none() {
+                last = Some(self.owner.ask(Job::MakeRoom).await?);
+            }
+            // The owner's end, too, is told by the next question.
+            if efforts.changed().await.is_err() {
+                return reply;
+            }
         }
     }
 

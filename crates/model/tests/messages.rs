@@ -348,6 +348,7 @@ fn manager_requests() -> Vec<ManagerRequest> {
         Q::ReadDir { ino: Ino::ROOT, after: None, limit: 1000 },
         Q::ReadLink(ino),
         Q::Space,
+        Q::MakeRoom,
     ];
     requests.extend(changes().into_iter().map(|change| Q::Change { id: OpId([2; 16]), change }));
     requests.extend(requests_of_sessions());

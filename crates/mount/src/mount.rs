@@ -198,25 +198,30 @@ impl Mounted {
     pub fn join(&self) -> Result<(), Error> {
         let served = self.wait();
         self.runtime.block_on(self.end());
-        served.map_err(|error| Error::system("serving the kernel's requests", error))?;
+        served?;
         match self.fs.unreported_losses() {
             0 => Ok(()),
             files => Err(Error::Lost { files }),
         }
     }
 
-    /// Waits until no request comes any more, or those that come don't count.
-    fn wait(&self) -> io::Result<()> {
-        // Whoever joins once more finds the mount ended.
+    /// Waits until someone unmounts the pool: no request comes any more, or those that come don't count. [`Mounted::join`] does the
+    /// rest.
+    ///
+    /// # Errors
+    /// The kernel's requests could not be served to the end.
+    pub fn wait(&self) -> Result<(), Error> {
+        // Whoever waits once more finds the mount ended.
         let Some(events) = self.events.lock().take() else { return Ok(()) };
-        match events.recv() {
+        let served = match events.recv() {
             Ok(Event::Left(patience)) => match events.recv_timeout(patience) {
                 Ok(Event::Ended(served)) => served,
                 Ok(Event::Left(_)) | Err(_) => Ok(()),
             },
             Ok(Event::Ended(served)) => served,
             Err(_) => Ok(()),
-        }
+        };
+        served.map_err(|error| Error::system("serving the kernel's requests", error))
     }
 
     /// Unmounts, so that [`Mounted::join`] returns. Files that stay open are cut off; what was written to them is

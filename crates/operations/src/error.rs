@@ -255,9 +255,7 @@ fn next_step(code: ErrorCode) -> &'static str {
         ErrorCode::NotADirectory | ErrorCode::IsADirectory => "`stdchk stat` shows what it is",
         ErrorCode::NotEmpty => "remove what is in it, or use `stdchk rm -r`",
         ErrorCode::Invalid | ErrorCode::TooLong => "choose another name or value",
-        ErrorCode::NoSpace => {
-            "remove versions and run `stdchk gc`, or donate more (`stdchk status` shows the space)"
-        }
+        ErrorCode::NoSpace => "remove files, or donate more (`stdchk status` shows the space)",
         ErrorCode::Unavailable | ErrorCode::Stale | ErrorCode::Outdated | ErrorCode::Busy => {
             "try again; `stdchk status` shows what is missing"
         }

@@ -25,7 +25,7 @@ use crate::namespace;
 use crate::pool::Pool;
 use crate::target::Target;
 use crate::text::in_time;
-use crate::transfer::copy_out;
+use crate::transfer::{Stream, copy_out};
 use crate::watch::{Stage, Watch, Work};
 
 /// How the copies are cut unless their folder says otherwise: files move in the stream when one before them grows.
@@ -222,7 +222,7 @@ async fn unpack(state: &FileState, target: &Target, to: &Path, stage: &Stage) ->
     let directory = to.to_owned();
     let extracting =
         tokio::task::spawn_blocking(move || archive::extract(BufReader::new(source), &directory));
-    let copied = copy_out(&state.reader, &target.shown(), &mut sink, &shown, stage).await;
+    let copied = copy_out(&state.reader, &target.shown(), &mut Stream(&mut sink), &shown, stage).await;
     drop(sink);
     let extracted = extracting.await.map_err(|error| Error::of_task(&error))?;
     match copied {

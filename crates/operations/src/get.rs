@@ -12,7 +12,7 @@ use crate::namespace;
 use crate::pool::Pool;
 use crate::target::Target;
 use crate::text::shown;
-use crate::transfer::{NewFile, copy_out};
+use crate::transfer::{NewFile, Stream, copy_out};
 use crate::watch::{Stage, Watch, Work};
 
 /// A file that came back.
@@ -59,7 +59,7 @@ impl Pool {
     ) -> Result<u64> {
         let reader = namespace::open(&self.client, target).await?;
         let stage = watch.begin(Work::Get, reader.size());
-        copy_out(&reader, &target.shown(), sink, sink_name, &stage).await?;
+        copy_out(&reader, &target.shown(), &mut Stream(&mut *sink), sink_name, &stage).await?;
         block_in_place(|| sink.flush()).about(sink_name)?;
         Ok(reader.size())
     }

@@ -21,7 +21,7 @@ use crate::namespace;
 use crate::pool::Pool;
 use crate::target::Target;
 use crate::text;
-use crate::transfer::copy_in;
+use crate::transfer::{Input, copy_in};
 use crate::underway::Underway;
 use crate::watch::{Event, Stage, Watch, Work};
 
@@ -142,7 +142,7 @@ impl Pool {
         target: &Target,
         watch: &Watch,
     ) -> Result<StoredFile> {
-        let opened = Opened { reader: Box::new(source), mode: STREAM_MODE, mtime: now() };
+        let opened = Opened { input: Input::Stream(Box::new(source)), mode: STREAM_MODE, mtime: now() };
         let stage = watch.begin(Work::Put, 0);
         self.store(opened, source_name, target, &stage).await
     }
@@ -183,7 +183,7 @@ impl Pool {
             Origin::Empty(_) => return self.make_folder(&job.target).await.map(|()| None),
             Origin::Stream => {
                 let mtime = now();
-                Opened { reader: Box::new(std::io::stdin()), mode: STREAM_MODE, mtime }
+                Opened { input: Input::Stream(Box::new(std::io::stdin())), mode: STREAM_MODE, mtime }
             }
             Origin::File(path) => open(path, &name)?,
         };
@@ -195,7 +195,7 @@ impl Pool {
         let underway = Underway::begin(self, target, opened.mode).await?;
         let session = underway.session()?;
         let written = async {
-            let bytes = copy_in(opened.reader, from, &shown, &session, stage).await?;
+            let bytes = copy_in(opened.input, from, &shown, &session, stage).await?;
             let info = session.commit_last(opened.mtime).await.about(&shown)?;
             let info = info.ok_or_else(|| Error::defect(&shown, "a commit of a new version made none"))?;
             Ok((bytes, info.version))
@@ -245,7 +245,7 @@ fn refused(error: &Error, watch: &Watch, tally: &mut Tally) {
 
 /// What is known of a source once it is open.
 struct Opened {
-    reader: Box<dyn Read + Send>,
+    input: Input,
     mode: u32,
     mtime: TimeNs,
 }
@@ -254,7 +254,7 @@ fn open(path: &Path, shown: &str) -> Result<Opened> {
     let file = File::open(path).about(shown)?;
     let metadata = file.metadata().about(shown)?;
     let mtime = time_ns(metadata.modified().about(shown)?);
-    Ok(Opened { reader: Box::new(file), mode: metadata.mode() & 0o777, mtime })
+    Ok(Opened { input: Input::of_file(file, &metadata), mode: metadata.mode() & 0o777, mtime })
 }
 
 /// Files of one name from different folders would replace each other, and only the last would be found again.

@@ -1,16 +1,18 @@
 //! Moving bytes between a local file or stream and the pool, with bounded memory on the way.
 //!
 //! Into the pool one thread reads ahead, straight into the session's window; the session takes it from there in order. Out
-//! of the pool several reads are under way at once, and are written in order.
+//! of the pool several reads are under way at once, and are written in order. Holes are neither read nor written.
 
 use std::collections::VecDeque;
-use std::io::{self, Read, Write};
-use std::os::unix::fs::FileExt;
+use std::fs::{File, Metadata};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stdchk_client::time::system_time;
-use stdchk_client::{Reader, Room, Session};
+use stdchk_client::{Reader, Room, Session, Sought};
+use stdchk_model::exact::{part, to_usize};
 use stdchk_model::message::manager::TimeNs;
 use stdchk_model::{ErrorCode, Failure};
 use stdchk_reduce::ranges_to_write;
@@ -28,9 +30,53 @@ const READ_BYTES: u64 = 1 << 20;
 /// Reads of one file under way at once.
 const READS_AHEAD: usize = 4;
 
+/// Zeros that are written at once where a stream gets a hole.
+const ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+/// What `stat` counts blocks in, bytes. (stat(3type))
+const STAT_BLOCK_BYTES: u64 = 512;
+
+/// Bytes that are to be stored.
+pub enum Input {
+    /// Read from front to back until it ends.
+    Stream(Box<dyn Read + Send>),
+    /// A regular file with holes, which are passed over.
+    Sparse(File),
+}
+
+impl Input {
+    /// A file that was just opened.
+    pub fn of_file(file: File, metadata: &Metadata) -> Self {
+        // Only then is a length of zero, which files of the kernel have, the file's own.
+        let is_sparse =
+            metadata.is_file() && metadata.blocks().saturating_mul(STAT_BLOCK_BYTES) < metadata.len();
+        if is_sparse { Self::Sparse(file) } else { Self::Stream(Box::new(file)) }
+    }
+
+    /// Where to read next, at or behind `at`, up to which it was read: where the unit begins in which the next data are, or the
+    /// end of the file.
+    fn pass_hole(&mut self, at: u64, unit: u64) -> io::Result<u64> {
+        let Self::Sparse(file) = self else { return Ok(at) };
+        match rustix::fs::seek(&*file, rustix::fs::SeekFrom::Data(at)) {
+            Ok(data) => file.seek(SeekFrom::Start(at.max(data / unit * unit))),
+            Err(rustix::io::Errno::NXIO) => Ok(file.seek(SeekFrom::End(0))?.max(at)),
+            // Its file system doesn't tell: it is read.
+            Err(_) => file.seek(SeekFrom::Start(at)),
+        }
+    }
+}
+
+impl Read for Input {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Stream(stream) => stream.read(buffer),
+            Self::Sparse(file) => file.read(buffer),
+        }
+    }
+}
+
 /// Writes all of `source` into the session from offset 0; the number of bytes. `from` and `to` are for messages.
 pub async fn copy_in(
-    source: impl Read + Send + 'static,
+    source: Input,
     from: &str,
     to: &str,
     session: &Arc<Session>,
@@ -39,7 +85,7 @@ pub async fn copy_in(
     let (to_fill, to_be_filled) = std::sync::mpsc::channel();
     let (filled, mut to_write) = mpsc::channel(ROOMS);
     std::thread::spawn(move || fill_rooms(source, &to_be_filled, &filled));
-    let (mut offset, mut under_way) = (0, 0);
+    let (mut end, mut under_way) = (0, 0);
     loop {
         while under_way < ROOMS {
             // Only who has none may wait: the window may be full of what others read into.
@@ -57,12 +103,15 @@ pub async fn copy_in(
             return Err(Error::defect(from, cause));
         };
         under_way -= 1;
-        let Filled { room, length, last } = piece.about(from)?;
+        let Filled { room, offset, length, last } = piece.about(from)?;
         session.write_room(offset, room, length).await.about(to)?;
-        offset += length as u64;
-        stage.moved(length as u64);
+        let begun = std::mem::replace(&mut end, offset + length as u64);
+        stage.moved(end - begun);
         if last {
-            return Ok(offset);
+            if end > session.size() {
+                session.truncate(end).await.about(to)?;
+            }
+            return Ok(end);
         }
     }
 }
@@ -70,24 +119,40 @@ pub async fn copy_in(
 /// What the reading thread has read.
 struct Filled {
     room: Room,
+    /// Where it stands in the source; before it, from the end of the last one on, is a hole.
+    offset: u64,
     length: usize,
     /// The source has no more.
     last: bool,
 }
 
 fn fill_rooms(
-    mut source: impl Read,
+    mut source: Input,
     rooms: &std::sync::mpsc::Receiver<Room>,
     filled: &mpsc::Sender<io::Result<Filled>>,
 ) {
-    while let Ok(mut room) = rooms.recv() {
-        let all = room.bytes().len();
-        let piece = fill(&mut source, room.bytes()).map(|length| Filled { room, length, last: length < all });
-        let ended = !matches!(piece, Ok(Filled { last: false, .. }));
+    let mut at = 0;
+    while let Ok(room) = rooms.recv() {
+        let piece = fill_room(&mut source, at, room);
+        let ended = match &piece {
+            Ok(piece) => {
+                at = piece.offset + piece.length as u64;
+                piece.last
+            }
+            Err(_) => true,
+        };
         if filled.blocking_send(piece).is_err() || ended {
             return;
         }
     }
+}
+
+/// Fills a room with what follows in the source at or behind `at`.
+fn fill_room(source: &mut Input, at: u64, mut room: Room) -> io::Result<Filled> {
+    let all = room.bytes().len();
+    let offset = source.pass_hole(at, all as u64)?;
+    let length = fill(source, room.bytes())?;
+    Ok(Filled { room, offset, length, last: length < all })
 }
 
 /// Reads until `buffer` is full or the source ends.
@@ -104,13 +169,57 @@ fn fill(source: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(length)
 }
 
+/// Takes a version from front to back.
+pub trait Sink: Write + Send {
+    /// Takes so many zeros, which are stored nowhere.
+    ///
+    /// # Errors
+    /// Those of writing.
+    fn write_hole(&mut self, bytes: u64) -> io::Result<()>;
+}
+
+/// A stream as a sink: holes are zeros there.
+pub struct Stream<'a>(pub &'a mut (dyn Write + Send));
+
+impl Write for Stream<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+impl Sink for Stream<'_> {
+    fn write_hole(&mut self, bytes: u64) -> io::Result<()> {
+        let mut left = bytes;
+        while left > 0 {
+            let now = left.min(ZEROS.len() as u64);
+            self.0.write_all(part(&ZEROS, ..to_usize(now)))?;
+            left -= now;
+        }
+        Ok(())
+    }
+}
+
+/// What follows next in a version that is read.
+enum Next {
+    Hole(u64),
+    Data(JoinHandle<Result<Vec<bytes::Bytes>, Failure>>),
+}
+
 /// Reads of a version that are under way. They end with whoever asked for them.
 #[derive(Default)]
-struct Reads(VecDeque<JoinHandle<Result<Vec<bytes::Bytes>, Failure>>>);
+struct Reads(VecDeque<Next>);
 
 impl Drop for Reads {
     fn drop(&mut self) {
-        self.0.iter().for_each(JoinHandle::abort);
+        for next in &self.0 {
+            if let Next::Data(read) = next {
+                read.abort();
+            }
+        }
     }
 }
 
@@ -118,23 +227,39 @@ impl Drop for Reads {
 pub async fn copy_out(
     reader: &Arc<Reader>,
     name: &str,
-    sink: &mut (dyn Write + Send),
+    sink: &mut dyn Sink,
     sink_name: &str,
     stage: &Stage,
 ) -> Result {
-    let mut next = 0;
+    let (size, mut next, mut data_end) = (reader.size(), 0, 0);
     let mut reads = Reads::default();
     loop {
-        while next < reader.size() && reads.0.len() < READS_AHEAD {
-            let length = READ_BYTES.min(reader.size() - next);
-            reads.0.push_back(tokio::spawn(read_exactly(reader.clone(), next, length)));
+        while next < size && reads.0.len() < READS_AHEAD {
+            if next >= data_end {
+                let data = reader.seek(next, Sought::Data).unwrap_or(size);
+                data_end = reader.seek(data, Sought::Hole).unwrap_or(size);
+                if data > next {
+                    reads.0.push_back(Next::Hole(data - next));
+                    next = data;
+                    continue;
+                }
+            }
+            let length = READ_BYTES.min(data_end - next);
+            reads.0.push_back(Next::Data(tokio::spawn(read_exactly(reader.clone(), next, length))));
             next += length;
         }
-        let Some(read) = reads.0.pop_front() else { return Ok(()) };
-        let parts = read.await.map_err(|error| Error::of_task(&error))?.about(name)?;
-        for part in parts {
-            block_in_place(|| sink.write_all(&part)).about(sink_name)?;
-            stage.moved(part.len() as u64);
+        match reads.0.pop_front() {
+            None => return Ok(()),
+            Some(Next::Hole(bytes)) => {
+                block_in_place(|| sink.write_hole(bytes)).about(sink_name)?;
+                stage.moved(bytes);
+            }
+            Some(Next::Data(read)) => {
+                for part in read.await.map_err(|error| Error::of_task(&error))?.about(name)? {
+                    block_in_place(|| sink.write_all(&part)).about(sink_name)?;
+                    stage.moved(part.len() as u64);
+                }
+            }
         }
     }
 }
@@ -229,6 +354,13 @@ impl Write for NewFile {
 
     fn flush(&mut self) -> io::Result<()> {
         self.temporary.as_file_mut().flush()
+    }
+}
+
+impl Sink for NewFile {
+    fn write_hole(&mut self, bytes: u64) -> io::Result<()> {
+        self.length = self.length.checked_add(bytes).ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(())
     }
 }
 

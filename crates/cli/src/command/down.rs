@@ -31,8 +31,13 @@ told of, with where the pool has to be mounted again for them.
 
 Example:
   stdchk down
-  stdchk down --data /scratch/pool")]
+  stdchk down --data /scratch/pool
+  stdchk down --remove-mountpoint")]
 pub struct Arguments {
+    /// Remove the folder on which the pool was mounted, too. Else it stays, and nobody can write to it: a job that goes on
+    /// gets an error, and leaves no checkpoint in an ordinary folder
+    #[arg(long)]
+    remove_mountpoint: bool,
     /// Report as JSON
     #[arg(long)]
     json: bool,
@@ -43,6 +48,8 @@ struct Report {
     data: PathBuf,
     /// Processes that ran and were stopped.
     stopped: usize,
+    /// The folder on which the pool was mounted, if it is still there.
+    mount_point: Option<PathBuf>,
     waiting: Vec<WaitingFiles>,
 }
 
@@ -53,7 +60,14 @@ pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
     home.prepare(record.mount.as_deref())?;
     let _lock = home.lock()?;
     let stopped = stop_all(&home, &record)?;
-    let report = Report { data: home.path().to_owned(), stopped, waiting: WaitingFiles::of(&home)? };
+    if let Some(mount) = &record.mount
+        && arguments.remove_mountpoint
+    {
+        mountpoint::remove(mount)?;
+    }
+    let mount_point = record.mount.filter(|mount| mount.exists());
+    let (data, waiting) = (home.path().to_owned(), WaitingFiles::of(&home)?);
+    let report = Report { data, stopped, mount_point, waiting };
     if arguments.json {
         return output::json(&report);
     }
@@ -65,10 +79,19 @@ pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
     }
     let data = report.data.display();
     match stopped {
-        0 => output::line(format_args!("pool {data} was not running")),
+        0 => output::line(format_args!("pool {data} was not running"))?,
         _ => {
-            output::line(format_args!("pool {data} is down: {stopped} processes stopped; its content stays"))
+            output::line(format_args!(
+                "pool {data} is down: {stopped} processes stopped; its content stays"
+            ))?;
         }
+    }
+    match &report.mount_point {
+        None => Ok(()),
+        Some(point) => output::line(format_args!(
+            "nobody can write to {} until the pool is mounted there again; `stdchk down --remove-mountpoint` removes it",
+            point.display()
+        )),
     }
 }
 

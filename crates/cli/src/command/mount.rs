@@ -3,6 +3,7 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
@@ -23,8 +24,8 @@ use crate::output;
 /// What `mount` takes.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The pool must be up. Ctrl-C, or `fusermount3 -u DIR`, takes the mount off. `stdchk up --mount DIR` does this in the
-background.
+The pool must be up. Ctrl-C, or `fusermount3 -u DIR`, takes the mount off; only the latter leaves a folder that can be
+written to and removed. `stdchk up --mount DIR` does this in the background.
 
 Example:
   stdchk mount ~/pool
@@ -85,9 +86,14 @@ pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
     for waiting in WaitingFiles::left_alone(&context.home())? {
         tracing::warn!("{waiting}");
     }
-    let watched = Arc::clone(&mounted);
-    std::thread::spawn(move || unmount_when_told(&told_to_stop, &watched));
-    let ended = mounted.join();
+    let (watched, told) = (Arc::clone(&mounted), Arc::new(AtomicBool::new(false)));
+    let is_told = Arc::clone(&told);
+    std::thread::spawn(move || unmount_when_told(&told_to_stop, &is_told, &watched));
+    let served = mounted.wait();
+    if !told.load(Ordering::Acquire) {
+        unmounted_by_hand(mounted.mount_point());
+    }
+    let ended = served.and(mounted.join());
     spool_directory.iter().for_each(|spool| tell_of_waiting(&mounted, spool));
     ended.map_err(|error| failed(&about, &error))
 }
@@ -133,11 +139,22 @@ fn spool_bytes(text: &str) -> Outcome<u64> {
     Ok(bytes)
 }
 
-fn unmount_when_told(told_to_stop: &Receiver<()>, mounted: &Mounted) {
-    if told_to_stop.recv().is_ok()
-        && let Err(error) = mounted.unmount()
-    {
+fn unmount_when_told(told_to_stop: &Receiver<()>, told: &AtomicBool, mounted: &Mounted) {
+    if told_to_stop.recv().is_err() {
+        return;
+    }
+    told.store(true, Ordering::Release);
+    if let Err(error) = mounted.unmount() {
         tracing::error!("{error}");
+    }
+}
+
+/// A user has unmounted it, and gets an ordinary folder back.
+fn unmounted_by_hand(point: &Path) {
+    if let Ok(false) = mountpoint::is_mounted(point)
+        && let Err(error) = mountpoint::uncover(point)
+    {
+        tracing::debug!("the folder below the mount stays as it is: {}", error.message);
     }
 }
 

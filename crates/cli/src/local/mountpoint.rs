@@ -5,7 +5,8 @@
 //! by a process that may be left behind: one of our own threads would keep us from ending.
 //!
 //! A folder that a pool was mounted on can't be written to while nothing is mounted there: else a job that goes on after
-//! `down` would keep its checkpoints unprotected in an ordinary folder, and the next mount would be refused for them.
+//! `down` would keep its checkpoints unprotected in an ordinary folder, and the next mount would be refused for them. A user who
+//! unmounts it by hand gets an ordinary folder back ([`uncover`]).
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, ErrorKind};
@@ -84,18 +85,9 @@ impl Covered {
         if !is_root()
             && covered.folder.metadata().about(path.display())?.uid() == rustix::process::geteuid().as_raw()
         {
-            covered.change_mode(|mode| mode | OWNER_WRITES).about(path.display())?;
+            change_mode(&covered.folder, |mode| mode | OWNER_WRITES).about(path.display())?;
         }
         Ok(covered)
-    }
-
-    fn change_mode(&self, change: impl FnOnce(u32) -> u32) -> io::Result<()> {
-        let before = self.folder.metadata()?.mode();
-        let after = change(before);
-        if after == before {
-            return Ok(());
-        }
-        self.folder.set_permissions(Permissions::from_mode(after & MODE_BITS))
     }
 
     fn close(&self) -> io::Result<()> {
@@ -103,7 +95,7 @@ impl Covered {
         if attributes.is_some_and(|attributes| attributes.contains(IFlags::IMMUTABLE)) {
             return Ok(());
         }
-        self.change_mode(|mode| mode & !ANYBODY_WRITES)?;
+        change_mode(&self.folder, |mode| mode & !ANYBODY_WRITES)?;
         if let Some(attributes) = attributes {
             ioctl_setflags(&self.folder, attributes | IFlags::IMMUTABLE)?;
         }
@@ -117,6 +109,37 @@ impl Drop for Covered {
             tracing::debug!(%error, "the folder below the mount stays as writable as it is");
         }
     }
+}
+
+fn change_mode(folder: &File, change: impl FnOnce(u32) -> u32) -> io::Result<()> {
+    let before = folder.metadata()?.mode();
+    let after = change(before);
+    if after == before {
+        return Ok(());
+    }
+    folder.set_permissions(Permissions::from_mode(after & MODE_BITS))
+}
+
+/// Makes the folder at `path`, where nothing is mounted any more, one that its owner can write to and remove.
+pub fn uncover(path: &Path) -> Outcome {
+    let folder = File::open(path).about(path.display())?;
+    if is_root()
+        && let Ok(attributes) = ioctl_getflags(&folder)
+        && attributes.contains(IFlags::IMMUTABLE)
+    {
+        ioctl_setflags(&folder, attributes - IFlags::IMMUTABLE).about(path.display())?;
+    }
+    change_mode(&folder, |mode| mode | OWNER_WRITES).about(path.display())
+}
+
+/// Removes the folder at `path`, where nothing is mounted any more. False: there is none.
+pub fn remove(path: &Path) -> Outcome<bool> {
+    if !path.exists() {
+        return Ok(false);
+    }
+    uncover(path)?;
+    fs::remove_dir(path).about(path.display())?;
+    Ok(true)
 }
 
 fn is_root() -> bool {

@@ -35,6 +35,25 @@ fn a_second_up_starts_nothing_and_down_leaves_nothing() {
 }
 
 #[test]
+fn the_folder_of_a_mount_is_removed_by_down_or_by_whoever_unmounts() {
+    let pool = Pool::mounted(1);
+    let point = pool.mount_point();
+    assert!(pool.ok(&["down"]).contains("--remove-mountpoint"));
+    assert!(point.is_dir());
+    assert!(!pool.ok(&["down", "--remove-mountpoint"]).contains("--remove-mountpoint"));
+    assert!(!point.exists());
+    pool.ok(&["down", "--remove-mountpoint"]);
+    pool.ok(&["up"]);
+    assert!(is_mounted(&pool));
+    let unmount = match geteuid().is_root() {
+        true => Command::new("umount").arg(&point).status(),
+        false => Command::new("fusermount3").arg("-u").arg(&point).status(),
+    };
+    assert!(unmount.unwrap().success());
+    wait_until("the folder can be removed", || fs::remove_dir(&point).is_ok());
+}
+
+#[test]
 fn up_starts_exactly_what_was_killed() {
     let pool = Pool::mounted(2);
     pool.run_with(&["put", "-", "app/x"], b"content");

@@ -84,7 +84,7 @@ fn space_that_is_no_space_is_refused_and_not_kept() {
     let donate = ["benefactor", "run", folder.to_str().unwrap(), "--donate", "1KiB"];
     in_pool(&pool, &donate, 2, &["1KiB", "at least 64KiB"]);
     let big = pool.file("big", &random_bytes(300 << 20, 1));
-    in_pool(&pool, &["put", &big, "app/big"], 6, &["app/big", "no space", "256 MiB", "stdchk gc"]);
+    in_pool(&pool, &["put", &big, "app/big"], 6, &["app/big", "no space", "256 MiB", "remove files"]);
 }
 
 #[test]

@@ -206,6 +206,38 @@ fn a_sparse_file_comes_back_sparse() {
 }
 
 #[test]
+fn holes_cost_nothing() {
+    use std::os::unix::fs::FileExt;
+    const SIZE: u64 = 1 << 40;
+    const ISLANDS: [(u64, usize); 3] = [(5, 100), (SIZE / 2 + 4097, 3 * MIB), (SIZE - 70_000, 4096)];
+    let pool = Pool::up(1, &[]);
+    let source = fs::File::create(pool.path("sparse")).unwrap();
+    source.set_len(SIZE).unwrap();
+    for (at, length) in ISLANDS {
+        source.write_all_at(&random_bytes(length, at), at).unwrap();
+    }
+    let stored = pool.json(&["put", pool.path("sparse").to_str().unwrap(), "app/", "--json"]);
+    assert_eq!(stored["files"][0]["bytes"], SIZE);
+    pool.ok(&["get", "app/sparse", "-o", "back"]);
+    let back = fs::File::open(pool.path("back")).unwrap();
+    assert_eq!(back.metadata().unwrap().len(), SIZE);
+    let blocks = back.metadata().unwrap().blocks();
+    assert!(blocks * 512 <= 8 << 20, "{blocks} blocks");
+    for (at, length) in ISLANDS {
+        let mut read = vec![0; length + 5];
+        back.read_exact_at(&mut read, at).unwrap();
+        assert!(read == [random_bytes(length, at), vec![0; 5]].concat(), "at {at}");
+    }
+    // A file without any data at all.
+    source.set_len(0).unwrap();
+    source.set_len(SIZE).unwrap();
+    pool.ok(&["put", pool.path("sparse").to_str().unwrap(), "app/empty"]);
+    pool.ok(&["get", "app/empty", "-o", "back"]);
+    let back = fs::metadata(pool.path("back")).unwrap();
+    assert_eq!((back.len(), back.blocks()), (SIZE, 0));
+}
+
+#[test]
 fn the_cutter_is_learned_from_what_put_stores_too() {
     let pool = Pool::up(1, &[]);
     pool.policy("app", &["cutter=auto", "redundancy=replicate:1"]);

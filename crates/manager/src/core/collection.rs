@@ -4,8 +4,19 @@
 //! garbage once no session holds it and nobody has brought it up for long enough: a client may hold it in a session that isn't open
 //! (again) yet. By itself the manager also waits as long after the last version has gone: readers may have it open. Candidates are
 //! kept in lists, so a collection looks at these alone, in steps between requests.
+//!
+//! Where a writer finds no room, an *effort* to make some begins: what is garbage goes at once. Its age is no matter then, since the manager
+//! knows all that sessions hold, unless a client that may come back has lost its own. An effort is over once nothing more can
+//! come of it: nothing is left to collect, and benefactors have reported behind all that they were told to delete.
+//!
+//! | an effort | when |
+//! |---|---|
+//! | begins | a writer finds no room, and none is under way |
+//! | is followed by another one | a writer finds no room while one is under way |
+//! | goes on | there is garbage that was brought up just now, or keepers lag, or deletions are on their way |
+//! | ends | nothing more comes of it, or it takes too long, or nothing may be collected |
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use stdchk_model::message::manager::{CollectionStopped, ManagerReply};
 use stdchk_model::{BenefactorId, BlockId, ChunkId, Failure};
@@ -17,6 +28,14 @@ use super::{Core, Now, unavailable};
 /// Pause behind a collection for each of its steps, milliseconds: a step takes some milliseconds, so collections take a small part of
 /// the time and never crowd out requests.
 const PAUSE_PER_STEP_MS: u64 = 100;
+
+/// Garbage that was brought up so long ago goes in an effort to make room, milliseconds: within that time who committed a version asks again
+/// for chunks that it let go of.
+const AGE_IN_EFFORT_MS: u64 = 2_000;
+/// Longest effort to make room, milliseconds: some heartbeats, with time between them. Writers wait for two at most.
+const EFFORT_MS_MAX: u64 = 10_000;
+/// Heartbeats after which what was deleted shows in the free space of a benefactor: it is freed beside them.
+const BEATS_TO_FREE: u8 = 2;
 
 /// Time for which collection may wait for keepers before that is told, milliseconds: they are seconds behind as a rule.
 const WAITS_UNTOLD_MS: u64 = 60_000;
@@ -75,6 +94,60 @@ pub(super) struct ByItself {
     next_ms: u64,
     /// The commit that keepers must go beyond before anything else is collected, and since when, milliseconds of the manager's life.
     waits: Option<(u64, u64)>,
+    /// Garbage was passed over that was brought up just now.
+    passed_over_young: bool,
+}
+
+/// Efforts to make room for writers that found none.
+#[derive(Debug, Default)]
+pub(super) struct Efforts {
+    /// When the present one began, milliseconds of the manager's life.
+    began_ms: Option<u64>,
+    /// How many are over.
+    over: u64,
+    /// The number of the last one that somebody waits for.
+    wanted: u64,
+    /// Benefactors that were told to delete blocks, with the heartbeats behind which that shows.
+    deleting: HashMap<BenefactorId, u8>,
+    /// Until then a client may come back whose sessions were forgotten, milliseconds of the manager's life.
+    unsure_until_ms: u64,
+    /// Rises whenever whoever waits for room should ask again.
+    changes: u64,
+}
+
+impl Efforts {
+    /// For a manager that may have had sessions before it started, if `is_new` doesn't say that the pool is new.
+    pub fn begin(&mut self, is_new: bool, garbage_age_ms: u64) {
+        self.unsure_until_ms = if is_new { 0 } else { garbage_age_ms };
+    }
+
+    /// Sessions were forgotten of a client that was silent.
+    pub fn sessions_forgotten(&mut self, now_ms: u64, garbage_age_ms: u64) {
+        self.unsure_until_ms = self.unsure_until_ms.max(now_ms.saturating_add(garbage_age_ms));
+    }
+
+    /// A benefactor is told to delete blocks.
+    pub fn told_to_delete(&mut self, id: BenefactorId) {
+        self.deleting.insert(id, BEATS_TO_FREE);
+    }
+
+    /// A benefactor has told its load.
+    pub fn heard(&mut self, id: BenefactorId) {
+        if self.began_ms.is_some() {
+            self.changes += 1;
+        }
+        if let Some(beats) = self.deleting.get_mut(&id) {
+            *beats -= 1;
+            if *beats == 0 {
+                self.deleting.remove(&id);
+            }
+        }
+    }
+
+    /// What a benefactor was told is void.
+    pub fn forget(&mut self, id: BenefactorId) {
+        self.deleting.remove(&id);
+    }
 }
 
 impl Core {
@@ -90,6 +163,87 @@ impl Core {
         now: Now,
     ) -> Result<(Collected, Option<Cursor>), Failure> {
         self.collect_some(from, u64::MAX, dry_run, now)
+    }
+
+    /// Begins an effort to make room, or another one behind that which is under way. The number of efforts that are over once it is.
+    pub fn make_room(&mut self, now: Now) -> u64 {
+        let efforts = &mut self.efforts;
+        efforts.wanted = match efforts.began_ms {
+            Some(_) => efforts.over + 2,
+            None => {
+                (efforts.began_ms, self.collecting.cursor) = (Some(now.ms), None);
+                efforts.over + 1
+            }
+        };
+        efforts.wanted
+    }
+
+    /// How many efforts to make room are over, and a number that rises whenever there may be room.
+    pub fn efforts(&self) -> (u64, u64) {
+        (self.efforts.over, self.efforts.changes)
+    }
+
+    /// Whether an effort to make room is under way.
+    pub fn makes_room(&self) -> bool {
+        self.efforts.began_ms.is_some()
+    }
+
+    /// Does a part of the present effort. Tells whether there is more to do at once.
+    fn make_effort(&mut self, began_ms: u64, now: Now) -> bool {
+        let from = self.collecting.cursor.take().unwrap_or_else(|| {
+            self.collecting.passed_over_young = false;
+            Cursor::Garbage(None)
+        });
+        let collected = match now.ms >= self.efforts.unsure_until_ms {
+            true => self.collect_at_once(from, now),
+            false => self.collect_some(from, now.ms.saturating_sub(AGE_IN_EFFORT_MS), false, now),
+        };
+        if let Ok((found, Some(rest))) = collected {
+            tell(found);
+            self.collecting.cursor = Some(rest);
+            return true;
+        }
+        let may_more_come = collected.is_ok() && now.ms.saturating_sub(began_ms) < EFFORT_MS_MAX && {
+            let is_online = |id: &BenefactorId| self.registry.is_online(*id);
+            let has_orders = self.deletions.iter().any(|(id, queue)| is_online(id) && !queue.is_empty());
+            let deletes = self.efforts.deleting.keys().any(is_online);
+            let waits = self.locations.holdings.waits_for_keepers().is_some();
+            self.collecting.passed_over_young || has_orders || deletes || waits
+        };
+        if !may_more_come {
+            let efforts = &mut self.efforts;
+            (efforts.over, efforts.changes) = (efforts.over + 1, efforts.changes + 1);
+            efforts.began_ms = (efforts.wanted > efforts.over).then_some(now.ms);
+        }
+        false
+    }
+
+    /// Deletes a part of what may go, however young, unless a session holds it; where to go on.
+    fn collect_at_once(&mut self, from: Cursor, now: Now) -> Result<(Collected, Option<Cursor>), Failure> {
+        self.history.check()?;
+        let until_ms = now.ms.saturating_sub(AGE_IN_EFFORT_MS);
+        Ok(match from {
+            Cursor::Garbage(_) if self.release_held(now) => (Collected::default(), Some(from)),
+            Cursor::Garbage(after) => {
+                let (found, rest) = self.collect_garbage(after, (until_ms, until_ms), false, now);
+                self.collecting.passed_over_young |= rest.is_none() && self.has_garbage_since(until_ms);
+                (found, Some(rest.map_or(Cursor::Surplus(None), |after| Cursor::Garbage(Some(after)))))
+            }
+            Cursor::Surplus(after) => {
+                let (found, rest) = self.collect_surplus(after, false, now);
+                (found, rest.map(|after| Cursor::Surplus(Some(after))))
+            }
+        })
+    }
+
+    /// Whether something that no session holds was let go of, or brought up, after `ms`. Not all is looked at if it is much.
+    fn has_garbage_since(&self, ms: u64) -> bool {
+        let mut young = self.locations.unnamed_since(ms).take(self.setting.steps).peekable();
+        if young.peek().is_none() {
+            return false;
+        }
+        let spared = self.spared();
+        young.any(|slot| !spared.contains(&self.locations.at(slot).id))
     }
 
     /// Deletes a part of what nothing has referred to since `unnamed_ms`, or only counts it; where to go on.
@@ -148,6 +302,9 @@ impl Core {
 
     /// Does a part of the collection that the manager does by itself. Tells whether there is more to do at once.
     pub(super) fn collect_by_itself(&mut self, now: Now) -> bool {
+        if let Some(began_ms) = self.efforts.began_ms {
+            return self.make_effort(began_ms, now);
+        }
         let ByItself { cursor, next_ms, .. } = self.collecting;
         if cursor.is_none() && now.ms < next_ms {
             return false;
@@ -156,10 +313,7 @@ impl Core {
         let unnamed_ms = now.ms.saturating_sub(self.setting.timing.garbage_age_ms);
         let from = cursor.unwrap_or(Cursor::Garbage(None));
         let Ok((found, rest)) = self.collect_some(from, unnamed_ms, false, now) else { return false };
-        if found != Collected::default() {
-            let Collected { chunks, blocks, bytes } = found;
-            tracing::info!(chunks, blocks, bytes, "collected what nothing refers to");
-        }
+        tell(found);
         self.collecting.cursor = rest;
         self.collecting.steps += 1;
         if rest.is_none() {
@@ -271,5 +425,13 @@ impl Core {
         if let Some(queue) = self.deletions.get_mut(&at) {
             queue.remove(block);
         }
+    }
+}
+
+/// Says what was collected.
+fn tell(found: Collected) {
+    if found != Collected::default() {
+        let Collected { chunks, blocks, bytes } = found;
+        tracing::info!(chunks, blocks, bytes, "collected what nothing refers to");
     }
 }

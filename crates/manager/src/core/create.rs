@@ -34,9 +34,12 @@ impl Core {
                 Leaves::AtOnce
             }
             Q::MayOpen { .. } | Q::MayChange(_) => Leaves::AtOnce,
-            Q::Space | Q::Locate { .. } | Q::Benefactors | Q::GetPolicy(_) | Q::KeepAlive(_) => {
-                Leaves::AtOnce
-            }
+            Q::Space
+            | Q::MakeRoom
+            | Q::Locate { .. }
+            | Q::Benefactors
+            | Q::GetPolicy(_)
+            | Q::KeepAlive(_) => Leaves::AtOnce,
             // Pasts of hosts are stored in their own time.
             Q::Attend { .. } | Q::Leave(_) | Q::Explain { .. } | Q::Own(_) => Leaves::AtOnce,
             Q::Reserve { .. } | Q::Known { .. } | Q::Receipts { .. } | Q::Vouch { .. } => Leaves::AtOnce,

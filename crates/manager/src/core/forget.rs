@@ -40,6 +40,7 @@ impl Core {
         self.registry.remove(id);
         self.hosts.remove(HostKey::Benefactor(id));
         self.deletions.remove(&id);
+        self.efforts.forget(id);
         self.owes_no_more(id);
         self.departures.next.remove(&id);
         let ended = self.copies.benefactors_changed(&[id]);

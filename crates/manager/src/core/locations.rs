@@ -549,6 +549,11 @@ impl Locations {
         self.unnamed.range((from, Bound::Unbounded)).copied().take_while(move |(ms, _)| *ms <= until_ms)
     }
 
+    /// Chunks to which nothing refers, and that somebody named or brought up after `ms`.
+    pub fn unnamed_since(&self, ms: u64) -> impl Iterator<Item = Slot> + '_ {
+        self.unnamed.iter().rev().take_while(move |(at, _)| *at > ms).map(|(_, slot)| *slot)
+    }
+
     /// Chunks that may have more blocks than are wanted, behind `after`.
     pub fn spare(&self, after: Option<Slot>) -> impl Iterator<Item = Slot> + '_ {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);

@@ -203,6 +203,7 @@ pub struct Core {
     backups: registered::RegisteredBackups,
     walks: walks::Walks,
     collecting: collection::ByItself,
+    efforts: collection::Efforts,
     emptying: memory::Emptying,
     lifetimes: lifetimes::Lifetimes,
     select: Box<dyn Select>,
@@ -231,6 +232,7 @@ impl Core {
         core.namespace.check_tree()?;
         core.count_versions()?;
         core.lifetimes.begin(core.namespace.lived_ms);
+        core.efforts.begin(!found, setting.timing.garbage_age_ms);
         core.members.begin(now);
         core.locations.is_counting = found;
         core.history.begin(store.sequence());
@@ -287,6 +289,7 @@ impl Core {
             backups: registered::RegisteredBackups::default(),
             walks: walks::Walks::default(),
             collecting: collection::ByItself::default(),
+            efforts: collection::Efforts::default(),
             emptying: memory::Emptying::default(),
             lifetimes: lifetimes::Lifetimes::default(),
             select: Box::new(RoundRobin),
@@ -479,7 +482,8 @@ impl Core {
                 ManagerReply::Entries(namespace.read_dir(ino, after.as_deref(), limit)?)
             }
             Q::ReadLink(ino) => ManagerReply::Target(namespace.read_link(ino)?),
-            Q::Space => ManagerReply::Space(self.space()),
+            // Its shell waits for the room that is made.
+            Q::Space | Q::MakeRoom => ManagerReply::Space(self.space()),
             Q::Versions(ino) => ManagerReply::Versions(namespace.versions_of(ino)?),
             Q::OpenVersion { ino, version } => {
                 let (info, root) = namespace.version(ino, version)?.unzip();
@@ -684,7 +688,7 @@ impl Core {
             true => {
                 "have benefactors resumed that are paused or drained (`stdchk benefactor resume`), or add some"
             }
-            false => "remove files and run `stdchk gc`, or add benefactors",
+            false => "remove files, or add benefactors",
         };
         Failure::new(ErrorCode::NoSpace, message).then(next)
     }
@@ -850,6 +854,7 @@ impl Core {
         if !is_set_back {
             for id in self.sessions.expired(now.ms, self.setting.timing.client_lease_ms) {
                 self.end_session(id, VersionState::Interrupted);
+                self.efforts.sessions_forgotten(now.ms, self.setting.timing.garbage_age_ms);
             }
         }
         if !is_set_back {

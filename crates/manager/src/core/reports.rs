@@ -78,6 +78,7 @@ impl Core {
         self.proofs.forget_orders(&[id]);
         // Its inventory says what is there. What of that is garbage, the next sweep decides anew.
         self.deletions.remove(&id);
+        self.efforts.forget(id);
         self.update_states(now);
         if let Some(moment) = remembered {
             self.compare_history(id, moment);
@@ -158,6 +159,7 @@ impl Core {
         }
         let inventory = benefactor.inventory;
         self.take_load(id, load);
+        self.efforts.heard(id);
         self.damaged_found = self.damaged_found.saturating_add(u64::from(damaged).min(removed.len() as u64));
         // Before its order ends.
         self.take_decoded(id, &decoded, now);
@@ -348,6 +350,9 @@ impl Core {
         for _ in 0..DELETIONS_AT_ONCE {
             let Some((block, put_sequence)) = queue.pop_first() else { break };
             orders.entry(put_sequence).or_default().push(block);
+        }
+        if !orders.is_empty() {
+            self.efforts.told_to_delete(id);
         }
         let delete = |(put_sequence, blocks)| Command::Delete { blocks, put_sequence };
         orders.into_iter().map(delete).collect()

@@ -239,6 +239,7 @@ const TABLE: &[(&str, Asking, [&str; 3])] = &[
     ("fates", |t| Q::Fates { folder: t.app, lifetime: None, done: false }, ["oga", "ogta", "oa"]),
     // What is no file's, or known to whoever asks; and what goes on with something that another test has.
     ("space", |_| Q::Space, ["ogta", "ogta", "ogta"]),
+    ("make room", |_| Q::MakeRoom, ["ogta", "ogta", "ogta"]),
     ("status", |_| Q::Status, ["ogta", "ogta", "ogta"]),
     ("benefactors", |_| Q::Benefactors, ["ogta", "ogta", "ogta"]),
     ("own benefactor", |_| Q::Own(MachineId([1; 16])), ["ogta", "ogta", "ogta"]),

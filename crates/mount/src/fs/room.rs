@@ -26,10 +26,9 @@ impl FileSystem {
             return Ok(());
         }
         let asked = Instant::now();
-        let space = self.space().await?;
-        if space.is_full {
-            let what =
-                "the pool has no room for a chunk: remove files and run `stdchk gc`, or add benefactors";
+        // What was removed just now may make room.
+        if self.space().await?.is_full && self.pool.make_room().await?.is_full {
+            let what = "the pool has no room for a chunk: remove files, or add benefactors";
             return Err(Failure::new(ErrorCode::NoSpace, what));
         }
         *self.room.0.lock() = Some(asked);

@@ -102,6 +102,29 @@ fn many_small_files_that_stay_open_keep_no_space_from_others() {
     assert!(pool.get("app/large") == random_bytes(40 * MIB, 999));
 }
 
+/// Garbage is a minute old before it goes by itself. A writer that finds no room doesn't wait for that.
+#[test]
+fn what_was_removed_makes_room_at_once_for_who_writes() {
+    let pool = Setup { donate: "64MiB".to_owned(), ..Setup::of(1) }.up();
+    single(&pool);
+    for round in 0..3 {
+        let name = format!("app/put{round}");
+        let put = pool.run_with(&["put", "-", &name], &random_bytes(40 * MIB, round));
+        assert_eq!(put.code, 0, "round {round}: {put:?}");
+        pool.ok(&["rm", &name]);
+    }
+    for round in 0..2 {
+        let (path, content) = (pool.at(&format!("app/copy{round}")), random_bytes(40 * MIB, 10 + round));
+        fs::write(&path, &content).unwrap();
+        assert!(fs::read(&path).unwrap() == content);
+        fs::remove_file(&path).unwrap();
+    }
+    // Of what is there nothing can go.
+    fs::write(pool.at("app/stays"), random_bytes(40 * MIB, 20)).unwrap();
+    refused_by_put(&pool, &random_bytes(40 * MIB, 21), "app/too-much");
+    assert!(pool.get("app/stays") == random_bytes(40 * MIB, 20));
+}
+
 #[test]
 fn when_one_disk_fills_up_the_others_take_over() {
     let pool = pool_for_disks();

@@ -245,6 +245,7 @@ fn manager_requests() -> Vec<Vec<u8>> {
         Q::ReadDir { ino: parent, after: Some("a".to_owned()), limit: 10 },
         Q::ReadLink(ino),
         Q::Space,
+        Q::MakeRoom,
         Q::Versions(ino),
         Q::OpenVersion { ino, version: Some(1) },
         Q::Locate { chunks: vec![some_chunk(1).id] },

@@ -313,6 +313,11 @@ impl World {
             },
             _ => {}
         }
+        // Without a draw: lives go on as they would without it.
+        if self.now.ms.is_multiple_of(5) {
+            self.note("a writer finds no room".to_owned());
+            let _writers_wait = self.core.make_room(self.now);
+        }
         match self.below(8) {
             0 => {
                 let dry_run = self.one_in(2);

@@ -60,6 +60,10 @@ pub enum ManagerRequest {
     /// Space and counts of the pool. Answered by `Space`.
     #[n(5)]
     Space,
+    /// As `Space`, for a writer that finds the pool full: the manager collects what may go, and answers once there is room for a
+    /// chunk, or nothing makes any. Answered by `Space`.
+    #[n(72)]
+    MakeRoom,
 
     // --- namespace, changing
     /// A change; repeated with the same id, it is answered as the first time. Answered by `Entry` or `Done`.

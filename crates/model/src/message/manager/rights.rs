@@ -107,6 +107,7 @@ impl Request {
             | Self::GetPolicy(_)
             | Self::Sets(_)
             | Self::Aggregate { .. }
+            | Self::MakeRoom
             | Self::Fates { .. } => matches!(role, Role::Client | Role::Operator),
         }
     }
@@ -173,6 +174,7 @@ impl Request {
             }
             // What they tell of, whoever asks knows already, or it is no file's.
             Self::Space
+            | Self::MakeRoom
             | Self::Status
             | Self::Benefactors
             | Self::Own(_)
