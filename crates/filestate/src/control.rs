@@ -177,6 +177,12 @@ impl Control {
         Ok(pids.filter(|pid| *pid != 0 && is_alive(*pid) && maps(*pid, &shown)).collect())
     }
 
+    /// The processes that take part, without a look whether they still live.
+    pub fn processes(&self) -> Vec<u32> {
+        let owners = self.page().slots.iter().map(|slot| slot.pid.load(Ordering::SeqCst));
+        owners.filter(|owner| *owner != 0).collect()
+    }
+
     /// Whether the process `pid` has taken part in the run.
     pub fn knows(&self, pid: u32) -> bool {
         self.page().slots.iter().any(|slot| slot.pid.load(Ordering::SeqCst) == pid)

@@ -131,6 +131,8 @@ impl Run {
             )));
         }
         let mut notes = supervisor.notes;
+        // Before files go back, with the log of what the run wrote.
+        notes.extend(store.unfired()?);
         let rolled_back = conclude(&store, &control, status, &mut notes)?;
         notes.extend(store.take_notes()?);
         notes.extend(beside.end());

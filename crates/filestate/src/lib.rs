@@ -22,6 +22,7 @@
 //! | `astray`, `outside`, `summary` | files that a restore misses, what it must leave; what it did | nothing |
 //! | [`snapshot`], `overlay` | the tree as it was at a checkpoint, read while the job goes on | files |
 //! | [`history`] | what changed between two indices | the log |
+//! | [`trigger`] | files whose renaming or closing takes a checkpoint | files |
 //! | [`program`] | which programs a preload library cannot watch | executables |
 //! | [`driver`] | `run`: start a program, checkpoint it, recover what it left | processes |
 //!
@@ -53,6 +54,7 @@ pub mod snapshot;
 mod space;
 pub mod store;
 mod summary;
+pub mod trigger;
 pub mod watch;
 
 pub use error::{Error, Result};

@@ -96,6 +96,7 @@ real! {
     fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;
     fclose(stream: *mut FILE) -> c_int;
     fork() -> libc::pid_t;
+    _exit(code: c_int) -> ();
     execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
     execvpe(file: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
     fexecve(fd: c_int, argv: *const *const c_char, envp: *const *const c_char) -> c_int;

@@ -21,7 +21,7 @@ fn run(root: &Path, arguments: &[&str]) -> Outcome {
 }
 
 /// Runs a shell script under `stdchk run` with these flags.
-fn run_script(root: &Path, flags: &[&str], script: &str) -> Outcome {
+pub fn run_script(root: &Path, flags: &[&str], script: &str) -> Outcome {
     run(root, &[&["run"], flags, &["--", "sh", "-c", script]].concat())
 }
 

@@ -20,4 +20,5 @@ mod push;
 mod ranks;
 mod sets;
 mod transfer;
+mod triggers;
 mod with_sets;

@@ -35,7 +35,7 @@ pub fn descriptor_path(fd: BorrowedFd<'_>) -> Decision<Vec<u8>> {
 
 impl Watch {
     /// The path below the root, if `canonical` lies there and not in the store.
-    fn relative(&self, canonical: &[u8]) -> Option<RelativePath> {
+    pub(super) fn relative(&self, canonical: &[u8]) -> Option<RelativePath> {
         let rest = canonical.strip_prefix(self.prefix.as_slice())?;
         (!is_own(rest) && !rest.is_empty()).then(|| rest.to_vec())
     }

@@ -156,6 +156,9 @@ pub unsafe extern "C-unwind" fn stdchk_preload_execve(
             Environment::complete(envp)
         });
         let envp = environment.pointers.as_ptr();
+        if search != 0 || libc::access(path, libc::X_OK) == 0 {
+            crate::api::leaving(true);
+        }
         if search != 0 { real::execvpe(path, argv, envp) } else { real::execve(path, argv, envp) }
     }
 }
@@ -198,6 +201,7 @@ pub unsafe extern "C-unwind" fn fexecve(
     // SAFETY: the arguments as they came, the environment completed.
     unsafe {
         let environment = decide(|| Environment::complete(envp));
+        crate::api::leaving(true);
         real::fexecve(fd, argv, environment.pointers.as_ptr())
     }
 }
@@ -296,3 +300,31 @@ pub unsafe extern "C-unwind" fn posix_spawn_file_actions_addopen(
     // SAFETY: the arguments as they came.
     unsafe { real::posix_spawn_file_actions_addopen(actions, fd, path, flags, mode) }
 }
+
+/// Runs when the program ends by `exit`: its descriptors are left to the kernel.
+extern "C" fn end() {
+    crate::api::leaving(false);
+}
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = end;
+
+macro_rules! ending_forms {
+    ($($name:ident)*) => {$(
+        #[doc = concat!("`", stringify!($name), "`: its descriptors are left to the kernel.")]
+        ///
+        /// # Safety
+        /// As for the C function.
+        #[allow(non_snake_case)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(code: c_int) -> ! {
+            crate::api::leaving(false);
+            // SAFETY: the argument as it came.
+            unsafe { real::_exit(code) };
+            unreachable!("the process has ended")
+        }
+    )*};
+}
+
+ending_forms! { _exit _Exit }

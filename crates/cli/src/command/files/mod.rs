@@ -90,6 +90,8 @@ struct Listing {
     checkpoints: Vec<Checkpoint>,
     /// What going back over what came after the last checkpoint needs, bytes.
     kept_since_bytes: u64,
+    /// What the user should know of the run.
+    notes: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -188,7 +190,8 @@ fn log(root: &Path, json: bool) -> Outcome {
     if listing.kept_since_bytes > 0 {
         table.row(["".into(), "".into(), size::human(listing.kept_since_bytes), SINCE.to_owned()]);
     }
-    table.print()
+    table.print()?;
+    listing.notes.iter().try_for_each(|note| output::line(format_args!("{}", output::shown(note))))
 }
 
 fn listing(root: &Path, store: &Store) -> Result<Listing, Error> {
@@ -212,7 +215,8 @@ fn listing(root: &Path, store: &Store) -> Result<Listing, Error> {
     }
     let kept_since_bytes = store.log.len()?.saturating_sub(position) + store.kept_bytes(index..u64::MAX)?;
     let (root, mode) = (root.display().to_string(), store.options.mode.name());
-    Ok(Listing { root, mode, state, checkpoints, kept_since_bytes })
+    let notes = store.unfired()?;
+    Ok(Listing { root, mode, state, checkpoints, kept_since_bytes, notes })
 }
 
 fn diff(root: &Path, from: Option<u64>, to: Option<u64>, json: bool) -> Outcome {
