@@ -183,11 +183,6 @@ impl Control {
         owners.filter(|owner| *owner != 0).collect()
     }
 
-    /// Whether the process `pid` has taken part in the run.
-    pub fn knows(&self, pid: u32) -> bool {
-        self.page().slots.iter().any(|slot| slot.pid.load(Ordering::SeqCst) == pid)
-    }
-
     fn page(&self) -> &Page {
         // SAFETY: mapped in `open`, unmapped only in `drop`; all fields are atomics, so sharing them is sound.
         unsafe { self.page.as_ref() }

@@ -24,6 +24,7 @@
 //! | [`history`] | what changed between two indices | the log |
 //! | [`trigger`] | files whose renaming or closing takes a checkpoint | files |
 //! | [`program`] | which programs a preload library cannot watch | executables |
+//! | [`unwatched`] | programs of the run that nobody watched | files |
 //! | [`driver`] | `run`: start a program, checkpoint it, recover what it left | processes |
 //!
 //! The preload library (`stdchk-preload`) is the other consumer, inside other people's processes: everything that it
@@ -55,6 +56,7 @@ mod space;
 pub mod store;
 mod summary;
 pub mod trigger;
+pub mod unwatched;
 pub mod watch;
 
 pub use error::{Error, Result};

@@ -477,7 +477,8 @@ impl<'store> Undo<'store> {
             let found = self.inode_at(path);
             found.map_err(Error::system("look at", self.store.shown(path)))
         };
-        let mut summary = Summary { index, ..self.summary.clone() };
+        let unwatched = self.store.unwatched()?;
+        let mut summary = Summary { index, unwatched, ..self.summary.clone() };
         for (inode, path) in self.outside.missing() {
             if look(path)? != Some(inode) {
                 summary.astray.push(path.clone());

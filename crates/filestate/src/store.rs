@@ -12,6 +12,8 @@
 //! | `restoring.N…` | how far a restore got ([`crate::restore`]) |
 //! | `reserve` | room for a restore on a full disk |
 //! | `fired.N` | the trigger of this number took a checkpoint |
+//! | `started/` | programs that were started and have not reported in ([`crate::unwatched`]) |
+//! | `unwatched` | programs that are not watched, or not in all that they do: a line each |
 //! | `notes` | what processes of the job have to tell its driver: a line each |
 //! | `ended` | the job ended by itself; the next one starts afresh |
 //! | `pinned` | the checkpoint that is being copied: it is kept until that is done |
@@ -37,6 +39,7 @@ use crate::index::{self, Entry};
 use crate::log::Log;
 use crate::record::{Inode, Key};
 use crate::trigger::{Event, Trigger};
+use crate::unwatched::STARTED;
 
 /// The store's directory in the protected root.
 pub const DIRECTORY: &str = ".stdchk-files";
@@ -211,7 +214,7 @@ impl Store {
     pub fn create(root: &Path, options: &Options) -> Result<Self> {
         Self::remove(root)?;
         let root_fd = open_directory(root.to_owned())?;
-        for name in [DIRECTORY, KEPT, TRASH] {
+        for name in [DIRECTORY, KEPT, TRASH, STARTED] {
             let made = rustix::fs::mkdirat(&root_fd, name, Permissions::from_raw_mode(0o700));
             made.map_err(Error::system("create", root.join(name)))?;
         }
@@ -402,13 +405,19 @@ impl Store {
 
     /// Takes the notes, each once.
     pub fn take_notes(&self) -> Result<Vec<String>> {
+        let notes = self.notes()?;
+        index::remove_file(&self.directory, &self.path(), NOTES)?;
+        Ok(notes)
+    }
+
+    /// The notes, each once, that no driver has taken.
+    pub fn notes(&self) -> Result<Vec<String>> {
         let shown = self.path();
         if rustix::fs::statat(&self.directory, NOTES, AtFlags::empty()).is_err() {
             return Ok(Vec::new());
         }
         let file = open_file(&self.directory, &shown, NOTES, OFlags::RDONLY)?;
         let text = index::read_whole(&file).map_err(Error::system("read", shown.join(NOTES)))?;
-        index::remove_file(&self.directory, &shown, NOTES)?;
         let mut notes: Vec<String> = String::from_utf8_lossy(&text).lines().map(str::to_owned).collect();
         let mut seen = std::collections::HashSet::new();
         notes.retain(|note| seen.insert(note.clone()));

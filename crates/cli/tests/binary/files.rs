@@ -16,7 +16,7 @@ pub fn stdchk(root: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-fn run(root: &Path, arguments: &[&str]) -> Outcome {
+pub fn run(root: &Path, arguments: &[&str]) -> Outcome {
     outcome(stdchk(root, arguments))
 }
 

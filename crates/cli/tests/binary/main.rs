@@ -21,4 +21,5 @@ mod ranks;
 mod sets;
 mod transfer;
 mod triggers;
+mod unwatched;
 mod with_sets;

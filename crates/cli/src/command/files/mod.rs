@@ -133,6 +133,8 @@ struct Restored {
     astray: Vec<String>,
     /// Names that were not there and stay: they came from outside the run, or hold what did.
     left: Vec<String>,
+    /// Programs that were not watched, and whose changes are not undone.
+    unwatched: Vec<String>,
 }
 
 /// Runs the command.
@@ -215,7 +217,7 @@ fn listing(root: &Path, store: &Store) -> Result<Listing, Error> {
     }
     let kept_since_bytes = store.log.len()?.saturating_sub(position) + store.kept_bytes(index..u64::MAX)?;
     let (root, mode) = (root.display().to_string(), store.options.mode.name());
-    let notes = store.unfired()?;
+    let notes = [store.unfired()?, store.unwatched()?, store.notes()?].concat();
     Ok(Listing { root, mode, state, checkpoints, kept_since_bytes, notes })
 }
 
@@ -295,6 +297,7 @@ fn restore(root: &Path, index: Option<u64>, set: Option<Timestep>, json: bool) -
         bytes: done.bytes,
         astray: done.astray.iter().map(text).collect(),
         left: done.left.iter().map(text).collect(),
+        unwatched: done.unwatched.clone(),
     };
     show(&restored, json)?;
     let complaints = done.complaints();
