@@ -14,6 +14,7 @@
 //! | [`log`], [`index`], [`store`] | the log, the checkpoint index and the directory they live in | files |
 //! | `space` | what a store takes of the disk, and sets aside | files |
 //! | [`control`] | what the processes of a run share: generation, gate, freeze | shared memory |
+//! | `pieces` | mapped files, of which a checkpoint keeps what changed | files |
 //! | `clones` | old contents that share their blocks, where the file system can | files |
 //! | [`watch`] | what must be stated before which call: the decisions of the preload library | files |
 //! | [`checkpoint`], [`restore`] | taking an index, going back to one | files |
@@ -46,6 +47,7 @@ pub mod mapped;
 mod outside;
 mod overlay;
 pub mod paths;
+mod pieces;
 pub mod program;
 mod progress;
 mod reach;

@@ -237,9 +237,22 @@ fn is_go_note(note: &[u8]) -> bool {
 pub fn calls_kernel(code: &[u8]) -> bool {
     /// More than six arguments take.
     const SEQUENCE_BYTES_MAX: usize = 64;
-    let ends = code.windows(2).enumerate().filter(|(_, two)| **two == SYSCALL).map(|(at, _)| at);
-    let mut ends = ends.map(|end| part(code, end.saturating_sub(SEQUENCE_BYTES_MAX)..end + 2));
-    ends.any(|before| (0..before.len()).any(|at| loads_and_calls(part(before, at..))))
+    /// Looked through at once for the call's two bytes, which the compiler makes a comparison of many bytes at a time.
+    const BLOCK_BYTES: usize = 4096;
+    (0..code.len()).step_by(BLOCK_BYTES).any(|start| {
+        let block = part(code, start..(start + BLOCK_BYTES + 1).min(code.len()));
+        let next = part(block, 1.min(block.len())..);
+        let is_call = |(first, second): (&u8, &u8)| (*first == SYSCALL[0]) & (*second == SYSCALL[1]);
+        if !block.iter().zip(next).fold(false, |found, two| found | is_call(two)) {
+            return false;
+        }
+        let mut calls = block.iter().zip(next).enumerate().filter(|(_, two)| is_call(*two));
+        calls.any(|(at, _)| {
+            let end = start + at;
+            let before = part(code, end.saturating_sub(SEQUENCE_BYTES_MAX)..end + SYSCALL.len());
+            (0..before.len()).any(|at| loads_and_calls(part(before, at..)))
+        })
+    })
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -7,6 +7,7 @@
 //! | `index` | the checkpoints ([`crate::index`]) |
 //! | `control` | the shared page of a running job ([`crate::control`]) |
 //! | `mapped` | which ranges of files its processes have mapped to write ([`crate::mapped`]) |
+//! | `pieces.INODE` | which kept file holds which piece of a mapped file ([`crate::pieces`]) |
 //! | `kept/` | files that the program deleted or replaced, under `interval.number` |
 //! | `trash/` | what a restore took away, emptied when it is complete |
 //! | `restoring.N…` | how far a restore got ([`crate::restore`]) |

@@ -19,6 +19,7 @@ mod placement;
 mod push;
 mod ranks;
 mod sets;
+mod surroundings;
 mod transfer;
 mod triggers;
 mod unwatched;

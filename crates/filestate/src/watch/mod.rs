@@ -102,12 +102,12 @@ pub struct Watch {
     /// The page shared with the other processes of the run.
     pub control: Control,
     device: u64,
-    /// The root's canonical path, ending with a slash.
-    prefix: Vec<u8>,
     table: Table,
     known: Known,
     sets: Option<SetFolder>,
     waits_for_closing: bool,
+    /// The longest file that this process may write, where it is limited.
+    limit: Option<u64>,
     state: Mutex<State>,
 }
 
@@ -117,14 +117,11 @@ impl Watch {
         use crate::error::Error;
         let root = store.root_path().to_owned();
         let device = rustix::fs::fstat(store.root()).map_err(Error::system("inspect", &root))?.st_dev;
-        let mut prefix = place::descriptor_path(store.root()).map_err(Error::system("locate", &root))?;
-        if prefix.last() != Some(&b'/') {
-            prefix.push(b'/');
-        }
         let sets = store.options.sets.as_ref().map(SetFolder::new).transpose()?;
         let waits_for_closing = store.options.triggers.iter().any(|trigger| trigger.event == Event::Closed);
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
         let (table, known, state) = (Table::new(), Known::new(), Mutex::default());
-        Ok(Self { store, control, device, prefix, table, known, sets, waits_for_closing, state })
+        Ok(Self { store, control, device, table, known, sets, waits_for_closing, limit, state })
     }
 
     /// Whether calls that change the file behind `fd` must ask first. Two loads; no lock.

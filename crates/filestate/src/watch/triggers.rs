@@ -76,12 +76,13 @@ impl Watch {
         let directory = format!("/proc/{pid}/fd");
         // A process that can't be looked at has ended, or is another user's.
         let Ok(numbers) = names_in(self.store.root(), directory.as_bytes()) else { return false };
+        let prefix = self.prefix();
         numbers.iter().any(|number| {
             let number = String::from_utf8_lossy(number);
             let link = format!("{directory}/{number}");
             // A look at a file of another file system might wait for a server.
             let is_below = rustix::fs::readlink(link.as_str(), Vec::new())
-                .is_ok_and(|target| target.as_bytes().starts_with(&self.prefix));
+                .is_ok_and(|target| target.as_bytes().starts_with(&prefix));
             let stat = || rustix::fs::statat(self.store.root(), link.as_str(), AtFlags::empty());
             is_below && stat().is_ok_and(|stat| (stat.st_ino, stat.st_dev) == file) && is_writer(pid, &number)
         })

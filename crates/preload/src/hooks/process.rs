@@ -11,6 +11,7 @@ use stdchk_filestate::program::cannot_follow;
 use stdchk_filestate::unwatched::Start;
 use stdchk_filestate::watch::State;
 use stdchk_filestate::watch::names::Open;
+use stdchk_filestate::watch::place::descriptor_path;
 
 use super::descriptors::may_change;
 use crate::active::{
@@ -157,7 +158,9 @@ impl Environment {
 /// The variables and their values for this run.
 fn needed(start: &[u8]) -> Vec<(&'static [u8], Cow<'_, [u8]>)> {
     let Some(watch) = watch() else { return Vec::new() };
-    let root = watch.store.root_path().as_os_str().as_bytes();
+    // By its name of now: it may have been renamed.
+    let root = descriptor_path(watch.store.root());
+    let root = root.unwrap_or_else(|_| watch.store.root_path().as_os_str().as_bytes().to_vec());
     vec![
         (ROOT_VARIABLE.to_bytes(), root.into()),
         (START_VARIABLE.to_bytes(), start.into()),
