@@ -76,7 +76,7 @@ fn take_instead_of(
     }
     store.note_durable(&entry);
     control.begin_interval(&world, index);
-    mapped::save_again(store)?;
+    mapped::save_again(store, control)?;
     if forgotten > 0 {
         store.log.forget_before(oldest.position)?;
         store.remove_kept(|interval| interval < oldest.index)?;

@@ -24,7 +24,7 @@ use stdchk_model::exact::part;
 
 use crate::error::{Error, Result};
 use crate::index::read_whole;
-use crate::store::Store;
+use crate::store::{DIRECTORY, Store};
 
 /// The name of the page in a store.
 const NAME: &str = "control";
@@ -166,20 +166,23 @@ impl Control {
     pub fn participants(store: &Store) -> Result<Vec<u32>> {
         let shown = store.path().join(NAME);
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let bytes = match rustix::fs::openat(store.directory(), NAME, flags, Mode::empty()) {
+        let (bytes, inode) = match rustix::fs::openat(store.directory(), NAME, flags, Mode::empty()) {
             Err(Errno::NOENT) => return Ok(Vec::new()),
-            other => other.and_then(|file| read_whole(&file)).map_err(Error::system("read", &shown))?,
+            other => other
+                .and_then(|file| Ok((read_whole(&file)?, rustix::fs::fstat(&file)?.st_ino)))
+                .map_err(Error::system("read", &shown))?,
         };
         // A page that is not as long yet was never mapped: it gets its length first.
         let Some(slots) = bytes.get(offset_of!(Page, slots)..) else { return Ok(Vec::new()) };
         let slots = slots.chunks_exact(size_of::<Slot>());
         let pids = slots.filter_map(|slot| Some(u32::from_ne_bytes(slot.first_chunk().copied()?)));
-        Ok(pids.filter(|pid| *pid != 0 && is_alive(*pid) && maps(*pid, &shown)).collect())
+        Ok(pids.filter(|pid| *pid != 0 && is_alive(*pid) && maps(*pid, inode)).collect())
     }
 
-    /// Whether the process `pid` has taken part in the run.
-    pub fn knows(&self, pid: u32) -> bool {
-        self.page().slots.iter().any(|slot| slot.pid.load(Ordering::SeqCst) == pid)
+    /// The processes that take part, without a look whether they still live.
+    pub fn processes(&self) -> Vec<u32> {
+        let owners = self.page().slots.iter().map(|slot| slot.pid.load(Ordering::SeqCst));
+        owners.filter(|owner| *owner != 0).collect()
     }
 
     fn page(&self) -> &Page {
@@ -340,13 +343,17 @@ fn make_room(file: &rustix::fd::OwnedFd) -> rustix::io::Result<()> {
     }
 }
 
-/// Whether the process has the file at `path` mapped.
-fn maps(pid: u32, path: &std::path::Path) -> bool {
-    use std::os::unix::ffi::OsStrExt;
+/// Whether the process has the page mapped, whatever the tree is called by now.
+fn maps(pid: u32, inode: u64) -> bool {
+    let end = format!("{DIRECTORY}/{NAME}");
+    let is_it = |line: &[u8]| {
+        let fields = String::from_utf8_lossy(line);
+        line.ends_with(end.as_bytes()) && fields.split_ascii_whitespace().nth(4) == Some(&inode.to_string())
+    };
     let maps = rustix::fs::open(format!("/proc/{pid}/maps"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
     // A process that can't be looked at has ended, or is another user's and no program of the run.
     let Ok(text) = maps.and_then(|file| read_whole(&file)) else { return false };
-    text.split(|byte| *byte == b'\n').any(|line| line.ends_with(path.as_os_str().as_bytes()))
+    text.split(|byte| *byte == b'\n').any(is_it)
 }
 
 impl Drop for Control {

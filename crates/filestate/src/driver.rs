@@ -23,10 +23,12 @@ use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::restore::{self, Summary};
 use crate::store::{self, Mode, Options, Store};
-use crate::{checkpoint, program};
+use crate::{checkpoint, program, unwatched};
 
 /// The variable that tells the preload library which tree to protect.
 pub const ROOT_VARIABLE: &str = "STDCHK_FILESTATE";
+/// The variable that tells it what to report in as ([`crate::unwatched`]).
+pub const START_VARIABLE: &str = "STDCHK_FILESTATE_START";
 /// The variable that names the preload library, when it stands where the driver would not look.
 pub const LIBRARY_VARIABLE: &str = "STDCHK_PRELOAD";
 const LIBRARY_NAME: &str = "libstdchk_preload.so";
@@ -111,6 +113,7 @@ impl Run {
         let program = program::check(name)?;
         let library = preload_library()?;
         let root = canonical(&self.root)?;
+        refuse_nested()?;
         let _lock = lock(&root)?;
         let store = Arc::new(self.prepare(&root)?);
         let control = Arc::new(Control::open(&store)?);
@@ -120,10 +123,10 @@ impl Run {
             let world = control.freeze()?;
             control.begin_interval(&world, store.entry(None)?.index);
         }
-        let mut supervisor = Supervisor::start(self, &program, &library, &root)?;
+        let mut supervisor = Supervisor::start(self, &store, &program, &library)?;
         beside.begin(&store, &control);
         let status = supervisor.watch(&store, &control, self.every)?;
-        if status.success() && !control.knows(supervisor.child.id()) {
+        if status.success() && supervisor.is_silent(&store) {
             return Err(Error::Refused(format!(
                 "{} ran, but without {}: the system did not load it, and nothing that was changed can be taken back",
                 program.display(),
@@ -131,7 +134,13 @@ impl Run {
             )));
         }
         let mut notes = supervisor.notes;
+        // Before files go back, with the log of what the run wrote.
+        notes.extend(store.unfired()?);
+        store.settle_reports(status.success())?;
         let rolled_back = conclude(&store, &control, status, &mut notes)?;
+        if rolled_back.is_none() {
+            notes.extend(store.unwatched()?);
+        }
         notes.extend(store.take_notes()?);
         notes.extend(beside.end());
         Ok(Outcome { status, rolled_back, notes })
@@ -163,6 +172,7 @@ impl Run {
                 for line in restore::to_index(&store, wanted)?.complaints() {
                     (self.tell)(&line);
                 }
+                store.settle_reports(false)?;
                 store.unmark_ended()?;
                 store.unpin()?;
                 Control::remove(&store)?;
@@ -170,6 +180,20 @@ impl Run {
             }
         }
     }
+}
+
+/// A run inside another one is refused: its programs would be watched for the outer one alone.
+fn refuse_nested() -> Result<()> {
+    let Some(outer) = std::env::var_os(ROOT_VARIABLE).map(PathBuf::from) else { return Ok(()) };
+    // The variable of a run that has ended, left to a shell that went on, is no run.
+    if !is_running(&outer).unwrap_or(false) {
+        return Ok(());
+    }
+    Err(Error::Refused(format!(
+        "this is a part of the run that protects {}, and runs inside of runs can't be protected; it was not started. The outer run \
+         keeps what the program changes there: start the program without `stdchk run`",
+        outer.display()
+    )))
 }
 
 /// The store of `root`, or that there is none and what to do.
@@ -393,6 +417,8 @@ fn loadable(library: PathBuf) -> Result<PathBuf> {
 /// The running program and the signals around it.
 struct Supervisor {
     child: Child,
+    /// What the program is to report in as.
+    reports_as: Option<String>,
     signals: Receiver<Heard>,
     notes: Vec<String>,
 }
@@ -406,7 +432,7 @@ struct Heard {
 }
 
 impl Supervisor {
-    fn start(run: &Run, program: &Path, library: &Path, root: &Path) -> Result<Self> {
+    fn start(run: &Run, store: &Store, program: &Path, library: &Path) -> Result<Self> {
         let signals = listen()?;
         let mut preload = OsString::from(library);
         if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
@@ -415,11 +441,20 @@ impl Supervisor {
         }
         let mut command = Command::new(program);
         command.args(run.command.iter().skip(1)).envs(run.environment.iter().cloned());
-        command.env("LD_PRELOAD", preload).env(ROOT_VARIABLE, root);
-        let child = command
-            .spawn()
-            .map_err(|cause| Error::Refused(format!("cannot start {}: {cause}", program.display())))?;
-        Ok(Self { child, signals, notes: Vec::new() })
+        command.env("LD_PRELOAD", preload).env(ROOT_VARIABLE, store.root_path());
+        let reports_as = store.starting(unwatched::Start::Spawn, program.as_os_str().as_bytes());
+        command.env(START_VARIABLE, reports_as.as_deref().unwrap_or_default());
+        let child = command.spawn().map_err(|cause| {
+            reports_as.iter().for_each(|name| store.not_started(name));
+            Error::Refused(format!("cannot start {}: {cause}", program.display()))
+        })?;
+        reports_as.iter().for_each(|name| store.started_as(name, child.id()));
+        Ok(Self { child, reports_as, signals, notes: Vec::new() })
+    }
+
+    /// Whether the program's library has not reported in.
+    fn is_silent(&self, store: &Store) -> bool {
+        self.reports_as.as_ref().is_some_and(|name| store.is_silent(name, self.child.id()))
     }
 
     fn watch(&mut self, store: &Store, control: &Control, every: Option<Duration>) -> Result<ExitStatus> {

@@ -14,6 +14,7 @@
 //! | [`log`], [`index`], [`store`] | the log, the checkpoint index and the directory they live in | files |
 //! | `space` | what a store takes of the disk, and sets aside | files |
 //! | [`control`] | what the processes of a run share: generation, gate, freeze | shared memory |
+//! | `pieces` | mapped files, of which a checkpoint keeps what changed | files |
 //! | `clones` | old contents that share their blocks, where the file system can | files |
 //! | [`watch`] | what must be stated before which call: the decisions of the preload library | files |
 //! | [`checkpoint`], [`restore`] | taking an index, going back to one | files |
@@ -22,7 +23,9 @@
 //! | `astray`, `outside`, `summary` | files that a restore misses, what it must leave; what it did | nothing |
 //! | [`snapshot`], `overlay` | the tree as it was at a checkpoint, read while the job goes on | files |
 //! | [`history`] | what changed between two indices | the log |
+//! | [`trigger`] | files whose renaming or closing takes a checkpoint | files |
 //! | [`program`] | which programs a preload library cannot watch | executables |
+//! | [`unwatched`] | programs of the run that nobody watched | files |
 //! | [`driver`] | `run`: start a program, checkpoint it, recover what it left | processes |
 //!
 //! The preload library (`stdchk-preload`) is the other consumer, inside other people's processes: everything that it
@@ -44,6 +47,7 @@ pub mod mapped;
 mod outside;
 mod overlay;
 pub mod paths;
+mod pieces;
 pub mod program;
 mod progress;
 mod reach;
@@ -53,6 +57,8 @@ pub mod snapshot;
 mod space;
 pub mod store;
 mod summary;
+pub mod trigger;
+pub mod unwatched;
 pub mod watch;
 
 pub use error::{Error, Result};

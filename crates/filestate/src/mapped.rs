@@ -9,7 +9,6 @@ use std::collections::BTreeSet;
 use std::io::IoSlice;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::unix::ffi::OsStrExt;
 
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -21,8 +20,10 @@ use crate::error::{Error, Result};
 use crate::index::read_whole;
 use crate::locks;
 use crate::log::Log;
+use crate::pieces;
 use crate::record::{Inode, PAYLOAD_BYTES_MAX, Record, RelativePath};
 use crate::store::Store;
+use crate::watch::place::descriptor_path;
 
 const NAME: &str = "mapped";
 
@@ -92,7 +93,7 @@ pub fn note(store: &Store, inode: Inode, path: &[u8], range: Range<u64>) -> std:
 }
 
 /// Saves what living processes have mapped, at the start of an interval.
-pub fn save_again(store: &Store) -> Result<()> {
+pub fn save_again(store: &Store, control: &Control) -> Result<()> {
     let noted = noted(store)?;
     let mut mapped = BTreeSet::new();
     if !noted.is_empty() {
@@ -101,7 +102,7 @@ pub fn save_again(store: &Store) -> Result<()> {
         }
     }
     for mapping in mapped {
-        save_mapping(store, &mapping)
+        save_mapping(store, control, &mapping)
             .map_err(Error::system("save the mapped file", store.shown(&mapping.path)))?;
     }
     Ok(())
@@ -135,7 +136,7 @@ fn mapped_by(store: &Store, pid: u32, noted: &[(u32, Mapping)]) -> Vec<Mapping> 
 fn list_of_kernel(store: &Store, pid: u32) -> std::result::Result<Vec<Mapping>, Errno> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let text = read_whole(&rustix::fs::open(format!("/proc/{pid}/maps"), flags, Mode::empty())?)?;
-    let prefix = [store.root_path().as_os_str().as_bytes(), b"/"].concat();
+    let prefix = [descriptor_path(store.root())?.as_slice(), b"/"].concat();
     let lines = text.split(|byte| *byte == b'\n');
     Ok(lines.filter_map(|line| Mapping::parse_of_kernel(line, &prefix)).collect())
 }
@@ -149,7 +150,7 @@ fn parse_noted(line: &str) -> Option<(u32, Mapping)> {
     Some((pid, Mapping { inode, range, path: crate::store::unhex(fields.next()?)? }))
 }
 
-fn save_mapping(store: &Store, mapping: &Mapping) -> std::result::Result<(), Errno> {
+fn save_mapping(store: &Store, control: &Control, mapping: &Mapping) -> std::result::Result<(), Errno> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let path = mapping.path_by_now(store)?;
     let stat = match rustix::fs::statat(store.root(), path.as_slice(), AtFlags::SYMLINK_NOFOLLOW) {
@@ -164,7 +165,11 @@ fn save_mapping(store: &Store, mapping: &Mapping) -> std::result::Result<(), Err
     let size = stat.st_size.cast_unsigned();
     store.log.append(&size_record(&stat, path))?;
     let range = mapping.range.0..mapping.range.1.min(size);
-    save_range(&store.log, file.as_fd(), mapping.inode, range, &mut Vec::new())
+    // Kept files are durable with the next checkpoint only.
+    match store.options.synced {
+        true => save_range(&store.log, file.as_fd(), mapping.inode, range, &mut Vec::new()),
+        false => pieces::save(store, control, file.as_fd(), mapping.inode, range),
+    }
 }
 
 /// The statement of a file's present length and modification time.
@@ -216,7 +221,7 @@ pub fn save_range(
 
 /// The first stretch of `from..to` that is not hole, empty at `to` if there is none. What the file system does not tell
 /// counts as data.
-fn next_data(file: BorrowedFd<'_>, from: u64, to: u64) -> Range<u64> {
+pub(crate) fn next_data(file: BorrowedFd<'_>, from: u64, to: u64) -> Range<u64> {
     use rustix::fs::{SeekFrom, seek};
     let start = match seek(file, SeekFrom::Data(from)) {
         Ok(start) => start.min(to),
@@ -226,6 +231,22 @@ fn next_data(file: BorrowedFd<'_>, from: u64, to: u64) -> Range<u64> {
     // Not beyond its start where it was emptied meanwhile: then the rest counts as data.
     let end = seek(file, SeekFrom::Hole(start)).ok().filter(|end| *end > start).map_or(to, |end| end.min(to));
     start..end
+}
+
+/// The holes in `range`.
+pub(crate) fn holes(file: BorrowedFd<'_>, range: Range<u64>) -> std::result::Result<Vec<Range<u64>>, Errno> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let open = || rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    let looking = locks::opened(&rustix::fs::fstat(file)?, open)?;
+    let (mut holes, mut at) = (Vec::new(), range.start);
+    while at < range.end {
+        let data = next_data(looking.as_fd(), at, range.end);
+        if data.start > at {
+            holes.push(at..data.start);
+        }
+        at = data.end;
+    }
+    Ok(holes)
 }
 
 fn save_bytes(

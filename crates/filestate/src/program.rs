@@ -4,6 +4,7 @@
 //! around it. Each is refused with the reason: running it silently unprotected would be the worst of all.
 
 use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -30,9 +31,12 @@ const PT_LOAD: u32 = 1;
 const PT_INTERP: u32 = 3;
 const PT_NOTE: u32 = 4;
 const EXECUTABLE: u32 = 1;
-/// The system calls that change files, by their x86-64 numbers: write, open, pwrite64, writev, rename, unlink, openat.
+/// The system calls that change files, by their x86-64 numbers, and `io_uring_setup`.
 #[cfg(target_arch = "x86_64")]
-const CHANGING_CALLS: [u32; 7] = [1, 2, 18, 20, 82, 87, 257];
+const CHANGING_CALLS: [u32; 34] = [
+    1, 2, 18, 20, 40, 76, 77, 82, 83, 84, 85, 86, 87, 88, 90, 91, 133, 257, 258, 259, 263, 264, 265, 266,
+    268, 275, 280, 285, 296, 316, 326, 328, 425, 437,
+];
 
 /// Finds the file that running `command` would execute, and refuses it if it cannot be watched.
 pub fn check(command: &OsStr) -> Result<PathBuf> {
@@ -48,17 +52,27 @@ pub fn check(command: &OsStr) -> Result<PathBuf> {
     Err(refused(&path, "its interpreters are scripts without end"))
 }
 
-/// Why the program that `command` names will not be followed, told from its headers alone: asked at every start of a
-/// child. Says nothing of scripts, of what cannot be looked at, and of C programs that carry their own system calls, which
-/// only reading all of their code would tell.
+/// Why the program that `command` names, or the interpreter of a script, will not be followed, told from its headers alone:
+/// asked at every start of a child. Says nothing of what cannot be looked at, and of programs that carry their own system
+/// calls, which are looked at when they are loaded.
 pub fn cannot_follow(command: &OsStr) -> Option<&'static str> {
-    let path = find(command).ok()?;
-    let file =
-        rustix::fs::open(&path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty()).ok()?;
-    let stat = rustix::fs::fstat(&file).ok()?;
-    let mut head = [0; HEAD_BYTES];
-    let length = rustix::io::pread(&file, &mut head, 0).ok()?;
-    let head = part(&head, ..length);
+    let mut path = find(command).ok()?;
+    for _ in 0..SCRIPTS_MAX {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = rustix::fs::open(&path, flags, Mode::empty()).ok()?;
+        let mut head = [0; HEAD_BYTES];
+        let length = rustix::io::pread(&file, &mut head, 0).ok()?;
+        let head = part(&head, ..length);
+        match interpreter(head) {
+            Some(next) => path = next,
+            None => return cannot_follow_binary(&file, head),
+        }
+    }
+    None
+}
+
+fn cannot_follow_binary(file: &OwnedFd, head: &[u8]) -> Option<&'static str> {
+    let stat = rustix::fs::fstat(file).ok()?;
     if !head.starts_with(ELF_MAGIC) {
         return None;
     }
@@ -68,11 +82,12 @@ pub fn cannot_follow(command: &OsStr) -> Option<&'static str> {
     let found = segments(head)?;
     let read = |segment: &Segment| {
         let mut bytes = vec![0; segment.size.min(SEGMENT_BYTES_MAX)];
-        let length = rustix::io::pread(&file, &mut bytes, u64::try_from(segment.offset).ok()?).ok()?;
+        let length = rustix::io::pread(file, &mut bytes, u64::try_from(segment.offset).ok()?).ok()?;
         bytes.truncate(length);
         Some(bytes)
     };
-    linkage(&found, read).or_else(|| privilege(stat.st_mode, stat.st_uid, stat.st_gid))
+    let privileged = || privilege(stat.st_mode, stat.st_uid, stat.st_gid).or_else(|| capabilities(file));
+    linkage(&found, read).or_else(privileged)
 }
 
 /// Why a program with these program headers calls the kernel without a C library that can be watched.
@@ -126,7 +141,9 @@ fn interpreter(bytes: &[u8]) -> Option<PathBuf> {
 
 fn check_binary(path: &Path, bytes: &[u8]) -> Result<()> {
     let about = path.metadata().map_err(|cause| unreadable(path, &cause))?;
-    match reason_against(bytes).or_else(|| privilege(about.mode(), about.uid(), about.gid())) {
+    let privileged = || privilege(about.mode(), about.uid(), about.gid());
+    let capable = || std::fs::File::open(path).ok().and_then(|file| capabilities(&file.into()));
+    match reason_against(bytes).or_else(privileged).or_else(capable) {
         Some(why) => Err(refused(path, why)),
         None => Ok(()),
     }
@@ -139,6 +156,14 @@ fn privilege(bits: u32, owner: u32, group: u32) -> Option<&'static str> {
     let changes_group = bits & 0o2000 != 0 && group != own.1;
     (changes_user || changes_group)
         .then_some("it is setuid or setgid, and such programs load no preload library")
+}
+
+/// The same for capabilities that the file gives to an ordinary user.
+fn capabilities(file: &OwnedFd) -> Option<&'static str> {
+    let mut value = [0; 64];
+    let has_some = rustix::fs::fgetxattr(file, "security.capability", &mut value).is_ok();
+    (has_some && !rustix::process::geteuid().is_root())
+        .then_some("it has file capabilities, and such programs load no preload library")
 }
 
 /// Why this binary cannot be watched, from its bytes.
@@ -206,22 +231,88 @@ fn is_go_note(note: &[u8]) -> bool {
     note.windows(16).any(|part| part.starts_with(&[4, 0, 0, 0]) && part.ends_with(b"Go\0\0"))
 }
 
-/// Whether the code loads the number of a file-changing call and enters the kernel: `mov eax, number; ...; syscall`.
+/// Whether the code loads the number of a file-changing call and enters the kernel: `mov eax, number`, other registers
+/// loaded, `syscall`. The bytes of such a sequence hardly occur by chance; those of `syscall` alone do.
 #[cfg(target_arch = "x86_64")]
-fn calls_kernel(code: &[u8]) -> bool {
-    const SYSCALL: [u8; 2] = [0x0f, 0x05];
-    const MOV_EAX: u8 = 0xb8;
-    code.windows(7).any(|part| {
-        let number = part.get(1..5).and_then(|bytes| bytes.try_into().ok()).map(u32::from_le_bytes);
-        part.first() == Some(&MOV_EAX)
-            && part.ends_with(&SYSCALL)
-            && number.is_some_and(|number| CHANGING_CALLS.contains(&number))
+pub fn calls_kernel(code: &[u8]) -> bool {
+    /// More than six arguments take.
+    const SEQUENCE_BYTES_MAX: usize = 64;
+    /// Looked through at once for the call's two bytes, which the compiler makes a comparison of many bytes at a time.
+    const BLOCK_BYTES: usize = 4096;
+    (0..code.len()).step_by(BLOCK_BYTES).any(|start| {
+        let block = part(code, start..(start + BLOCK_BYTES + 1).min(code.len()));
+        let next = part(block, 1.min(block.len())..);
+        let is_call = |(first, second): (&u8, &u8)| (*first == SYSCALL[0]) & (*second == SYSCALL[1]);
+        if !block.iter().zip(next).fold(false, |found, two| found | is_call(two)) {
+            return false;
+        }
+        let mut calls = block.iter().zip(next).enumerate().filter(|(_, two)| is_call(*two));
+        calls.any(|(at, _)| {
+            let end = start + at;
+            let before = part(code, end.saturating_sub(SEQUENCE_BYTES_MAX)..end + SYSCALL.len());
+            (0..before.len()).any(|at| loads_and_calls(part(before, at..)))
+        })
     })
+}
+
+#[cfg(target_arch = "x86_64")]
+const SYSCALL: [u8; 2] = [0x0f, 0x05];
+
+/// Whether the code begins with the load of the number of a file-changing call and comes, over loads of other registers alone, to
+/// its end with the call.
+#[cfg(target_arch = "x86_64")]
+fn loads_and_calls(code: &[u8]) -> bool {
+    let Some((number, rest)) = code.strip_prefix(&[0xb8]).and_then(|rest| rest.split_first_chunk()) else {
+        return false;
+    };
+    let mut rest = rest;
+    while rest != SYSCALL {
+        let Some(length) = length_of_load(rest) else { return false };
+        let Some(behind) = rest.get(length..) else { return false };
+        rest = behind;
+    }
+    CHANGING_CALLS.contains(&u32::from_le_bytes(*number))
+}
+
+/// The length of an instruction that loads a register: `mov`, `lea`, `xor`, `movzx` and their kin.
+#[cfg(target_arch = "x86_64")]
+fn length_of_load(code: &[u8]) -> Option<usize> {
+    let prefix = usize::from(matches!(code.first()?, 0x40..=0x4f));
+    let is_wide = prefix == 1 && code.first()? & 8 != 0;
+    let long_operand = |at: usize| Some(at + operand_bytes(code.get(at..)?)?);
+    match code.get(prefix)? {
+        // Loads of the accumulator itself are another number.
+        0xb8 if prefix == 0 => None,
+        0xb8..=0xbf => Some(prefix + if is_wide { 9 } else { 5 }),
+        0x89 | 0x8b | 0x8d | 0x31 | 0x33 | 0x63 => long_operand(prefix + 1),
+        0xc7 => Some(long_operand(prefix + 1)? + 4),
+        0x0f if matches!(code.get(prefix + 1)?, 0xb6 | 0xb7 | 0xbe | 0xbf) => long_operand(prefix + 2),
+        _ => None,
+    }
+}
+
+/// The bytes that the operands of an instruction take, from its byte of modes on.
+#[cfg(target_arch = "x86_64")]
+fn operand_bytes(code: &[u8]) -> Option<usize> {
+    let mode = code.first()?;
+    let (kind, register) = (mode >> 6, mode & 7);
+    if kind == 3 {
+        return Some(1);
+    }
+    let has_scale = register == 4;
+    let base = if has_scale { code.get(1)? & 7 } else { register };
+    let displacement = match kind {
+        0 if base == 5 => 4,
+        0 => 0,
+        1 => 1,
+        _ => 4,
+    };
+    Some(1 + usize::from(has_scale) + displacement)
 }
 
 /// Other processors: recognised by their linkage alone.
 #[cfg(not(target_arch = "x86_64"))]
-fn calls_kernel(_code: &[u8]) -> bool {
+pub fn calls_kernel(_code: &[u8]) -> bool {
     false
 }
 

@@ -27,6 +27,7 @@ use crate::log::{Located, Statement};
 use crate::mapped::{self, write_all_at};
 use crate::outside::{self, Outside};
 use crate::paths::Whereabouts;
+use crate::pieces;
 use crate::progress::Progress;
 use crate::reach::{Lifting, link_to, nameless_files, rename};
 use crate::record::{Inode, Record};
@@ -69,7 +70,7 @@ pub fn in_run(store: &Store, control: &Control, wanted: Option<u64>) -> Result<S
         }
     };
     control.begin_interval(&world, summary.index);
-    mapped::save_again(store)?;
+    mapped::save_again(store, control)?;
     Ok(summary)
 }
 
@@ -138,6 +139,7 @@ fn finish(store: &Store, progress: &Progress) -> Result<()> {
     store.log.truncate(progress.target)?;
     store.log.sync()?;
     store.remove_kept(|interval| interval >= progress.index)?;
+    pieces::forget(store)?;
     index::remove_file(store.directory(), &store.path(), &progress.name())?;
     store.set_reserve_aside();
     Ok(())
@@ -459,9 +461,8 @@ impl<'store> Undo<'store> {
         modified_ns: i64,
     ) -> std::result::Result<bool, Errno> {
         let Some(file) = self.opened(inode, path)? else { return Ok(false) };
-        if rustix::fs::fstat(file)?.st_size.cast_unsigned() != size {
-            rustix::fs::ftruncate(file, size)?;
-        }
+        // Also where the length is right: space that was allocated behind the end is given back.
+        rustix::fs::ftruncate(file, size)?;
         let now = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
         let modified = Timespec {
             tv_sec: modified_ns.div_euclid(1_000_000_000),
@@ -477,7 +478,8 @@ impl<'store> Undo<'store> {
             let found = self.inode_at(path);
             found.map_err(Error::system("look at", self.store.shown(path)))
         };
-        let mut summary = Summary { index, ..self.summary.clone() };
+        let unwatched = self.store.unwatched()?;
+        let mut summary = Summary { index, unwatched, ..self.summary.clone() };
         for (inode, path) in self.outside.missing() {
             if look(path)? != Some(inode) {
                 summary.astray.push(path.clone());

@@ -7,10 +7,14 @@
 //! | `index` | the checkpoints ([`crate::index`]) |
 //! | `control` | the shared page of a running job ([`crate::control`]) |
 //! | `mapped` | which ranges of files its processes have mapped to write ([`crate::mapped`]) |
+//! | `pieces.INODE` | which kept file holds which piece of a mapped file ([`crate::pieces`]) |
 //! | `kept/` | files that the program deleted or replaced, under `interval.number` |
 //! | `trash/` | what a restore took away, emptied when it is complete |
 //! | `restoring.N…` | how far a restore got ([`crate::restore`]) |
 //! | `reserve` | room for a restore on a full disk |
+//! | `fired.N` | the trigger of this number took a checkpoint |
+//! | `started/` | programs that were started and have not reported in ([`crate::unwatched`]) |
+//! | `unwatched` | programs that are not watched, or not in all that they do: a line each |
 //! | `notes` | what processes of the job have to tell its driver: a line each |
 //! | `ended` | the job ended by itself; the next one starts afresh |
 //! | `pinned` | the checkpoint that is being copied: it is kept until that is done |
@@ -35,6 +39,8 @@ use crate::error::{Error, Result};
 use crate::index::{self, Entry};
 use crate::log::Log;
 use crate::record::{Inode, Key};
+use crate::trigger::{Event, Trigger};
+use crate::unwatched::STARTED;
 
 /// The store's directory in the protected root.
 pub const DIRECTORY: &str = ".stdchk-files";
@@ -84,8 +90,8 @@ pub struct Options {
     /// Make every record durable before the change that it precedes: protects against power loss between checkpoints
     /// too, at one synchronous write per first change.
     pub synced: bool,
-    /// A checkpoint is taken at the moment when a file is renamed to this path (relative to the root).
-    pub trigger: Option<PathBuf>,
+    /// The events of files at which a checkpoint is taken.
+    pub triggers: Vec<Trigger>,
     /// Checkpoints are taken together with the checkpoint sets that the application writes to a pool.
     pub sets: Option<Sets>,
     /// How many checkpoints stay restorable, the newest; all of them when `None`. One in [`Mode::Single`].
@@ -115,17 +121,18 @@ impl Options {
     /// The options as lines of text.
     pub fn to_lines(&self) -> String {
         let (mode, synced) = (self.mode.name(), self.synced);
-        let trigger =
-            self.trigger.as_deref().map_or_else(String::new, |path| hex(path.as_os_str().as_bytes()));
+        let line =
+            |trigger: &Trigger| format!("trigger {} {}\n", trigger.event.word(), hex(&trigger.pattern));
+        let triggers: String = self.triggers.iter().map(line).collect();
         let keep = self.keep.map_or(0, NonZeroUsize::get);
         let sets = self.sets.as_ref().map_or_else(String::new, sets_line);
-        format!("mode {mode}\nsynced {synced}\ntrigger {trigger}\nkeep {keep}\n{sets}")
+        format!("mode {mode}\nsynced {synced}\n{triggers}keep {keep}\n{sets}")
     }
 
     /// Reads what [`Options::to_lines`] wrote, perhaps among other lines.
     pub fn from_lines(text: &str) -> Option<Self> {
         let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
-        let trigger = unhex(field("trigger ")?)?;
+        let triggers = text.lines().filter_map(|line| line.strip_prefix("trigger "));
         let sets = match field("sets ") {
             Some(line) => Some(parse_sets(line)?),
             None => None,
@@ -136,14 +143,21 @@ impl Options {
             keep: NonZeroUsize::new(field("keep ")?.parse().ok()?),
             sets,
             clones: None,
-            trigger: (!trigger.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(&trigger))),
+            triggers: triggers.map(parse_trigger).collect::<Option<_>>()?,
         })
     }
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { mode: Mode::WriteThrough, synced: false, trigger: None, sets: None, keep: None, clones: None }
+        Self {
+            mode: Mode::WriteThrough,
+            synced: false,
+            triggers: Vec::new(),
+            sets: None,
+            keep: None,
+            clones: None,
+        }
     }
 }
 
@@ -201,7 +215,7 @@ impl Store {
     pub fn create(root: &Path, options: &Options) -> Result<Self> {
         Self::remove(root)?;
         let root_fd = open_directory(root.to_owned())?;
-        for name in [DIRECTORY, KEPT, TRASH] {
+        for name in [DIRECTORY, KEPT, TRASH, STARTED] {
             let made = rustix::fs::mkdirat(&root_fd, name, Permissions::from_raw_mode(0o700));
             made.map_err(Error::system("create", root.join(name)))?;
         }
@@ -392,13 +406,19 @@ impl Store {
 
     /// Takes the notes, each once.
     pub fn take_notes(&self) -> Result<Vec<String>> {
+        let notes = self.notes()?;
+        index::remove_file(&self.directory, &self.path(), NOTES)?;
+        Ok(notes)
+    }
+
+    /// The notes, each once, that no driver has taken.
+    pub fn notes(&self) -> Result<Vec<String>> {
         let shown = self.path();
         if rustix::fs::statat(&self.directory, NOTES, AtFlags::empty()).is_err() {
             return Ok(Vec::new());
         }
         let file = open_file(&self.directory, &shown, NOTES, OFlags::RDONLY)?;
         let text = index::read_whole(&file).map_err(Error::system("read", shown.join(NOTES)))?;
-        index::remove_file(&self.directory, &shown, NOTES)?;
         let mut notes: Vec<String> = String::from_utf8_lossy(&text).lines().map(str::to_owned).collect();
         let mut seen = std::collections::HashSet::new();
         notes.retain(|note| seen.insert(note.clone()));
@@ -462,6 +482,12 @@ fn write_manifest(options: &Options, clones: bool, made_as: u64) -> Result<Strin
 fn sets_line(sets: &Sets) -> String {
     let folder = hex(sets.folder.as_os_str().as_bytes());
     format!("sets {folder} {} {}\n", hex(sets.app.as_bytes()), hex(sets.naming.as_bytes()))
+}
+
+fn parse_trigger(line: &str) -> Option<Trigger> {
+    let (event, pattern) = line.split_once(' ')?;
+    let event = [Event::Renamed, Event::Closed].into_iter().find(|known| known.word() == event)?;
+    Some(Trigger { event, pattern: unhex(pattern)? })
 }
 
 fn parse_sets(line: &str) -> Option<Sets> {
@@ -546,10 +572,13 @@ mod tests {
     #[test]
     fn a_store_opens_with_the_options_it_was_created_with() {
         let root = tempfile::tempdir().unwrap();
-        let trigger = Some("out/ck.done".into());
+        let triggers = vec![
+            Trigger { event: Event::Renamed, pattern: b"out/ck.done".to_vec() },
+            Trigger { event: Event::Closed, pattern: b"out/*".to_vec() },
+        ];
         let sets = Sets { folder: "/mnt/a b".into(), app: "a b".into(), naming: String::new() };
         let (sets, keep) = (Some(sets), NonZeroUsize::new(3));
-        let options = Options { mode: Mode::Single, synced: true, trigger, sets, keep, clones: Some(true) };
+        let options = Options { mode: Mode::Single, synced: true, triggers, sets, keep, clones: Some(true) };
         Store::create(root.path(), &options).unwrap();
         let store = Store::open(root.path()).unwrap();
         assert_eq!(store.options, options);

@@ -21,16 +21,20 @@ pub struct Summary {
     /// Names that were absent at the checkpoint and stay: somebody outside the run put there, or into that directory, what is
     /// there.
     pub left: Vec<RelativePath>,
+    /// Programs that were not watched, and whose changes are not undone: a line each.
+    pub unwatched: Vec<String>,
 }
 
 impl Summary {
     /// What the user must know of it: a line for each file that could not be taken back and for each name that stays, up to
-    /// [`COMPLAINTS_MAX`] of each.
+    /// [`COMPLAINTS_MAX`] of each; and each program that was not watched.
     pub fn complaints(&self) -> Vec<String> {
         let index = self.index;
         let astray = |name: &str| format!("{name} is not as at checkpoint {index}: {REPLACED}");
         let left = |name: &str| format!("{name} was not there at checkpoint {index} {LEFT}");
-        [lines(&self.astray, astray), lines(&self.left, left)].concat()
+        let unwatched =
+            self.unwatched.iter().map(|line| format!("{line}; what it changed is not taken back"));
+        [lines(&self.astray, astray), lines(&self.left, left), unwatched.collect()].concat()
     }
 }
 

@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -120,4 +121,17 @@ int stdchk_variadic_execle(const char *path, const char *first, ...) {
     envp = va_arg(arguments, char *const *);
     va_end(arguments);
     return stdchk_preload_execve(path, argv, envp, 0);
+}
+
+extern void *stdchk_preload_real_dlopen(void);
+extern void stdchk_preload_loaded(void);
+
+/* What was loaded is looked at. The C library takes the caller of `dlopen` by its return address, and looks for a name
+ * without a slash where that object says: there the call is a jump, and what was loaded is looked at later. */
+void *stdchk_variadic_dlopen(const char *file, int mode) {
+    void *(*real)(const char *, int) = (void *(*)(const char *, int))stdchk_preload_real_dlopen();
+    if (file == NULL || strchr(file, '/') == NULL || strchr(file, '$') != NULL) return real(file, mode);
+    void *object = real(file, mode);
+    stdchk_preload_loaded();
+    return object;
 }

@@ -18,6 +18,8 @@ use stdchk_filestate::watch::{Next, Watch};
 
 /// The variable that names the protected tree; absent, the library does nothing.
 pub const ROOT_VARIABLE: &CStr = c"STDCHK_FILESTATE";
+/// The variable that says what to report in as.
+pub const START_VARIABLE: &CStr = c"STDCHK_FILESTATE_START";
 /// Our own descriptors stand from here on: above what programs count on, below the usual limit of 1024.
 const OWN_DESCRIPTORS_FROM: c_int = 960;
 
@@ -33,7 +35,9 @@ extern "C" fn start() {
     // SAFETY: the environment's strings are terminated.
     let root = OsStr::from_bytes(unsafe { CStr::from_ptr(root) }.to_bytes());
     dlmalloc_after_fork();
-    let opened = open_watch(Path::new(root));
+    // SAFETY: as above.
+    let start = unsafe { bytes(libc::getenv(START_VARIABLE.as_ptr())) };
+    let opened = open_watch(Path::new(root), start);
     match opened {
         Ok(watch) => drop(WATCH.set(watch)),
         Err(error) => refuse(&error.to_string()),
@@ -43,6 +47,7 @@ extern "C" fn start() {
     if !crate::streams::redirect() {
         refuse("the streams of this C library cannot be watched; glibc from 2.28 on is needed");
     }
+    crate::objects::look();
 }
 
 #[used]
@@ -54,8 +59,10 @@ fn dlmalloc_after_fork() {
     unsafe { dlmalloc::enable_alloc_after_fork() };
 }
 
-fn open_watch(root: &Path) -> stdchk_filestate::Result<Watch> {
+fn open_watch(root: &Path, start: &[u8]) -> stdchk_filestate::Result<Watch> {
     let mut store = Store::open(root)?;
+    // From here on the program is watched, or ends.
+    store.report_in(start);
     store.raise_descriptors(own_descriptors_from())?;
     let control = Control::open(&store)?;
     Watch::new(store, control)

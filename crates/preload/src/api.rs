@@ -3,15 +3,16 @@
 //! The small library `libstdchk` defines the same names and does nothing; preloaded, these come first.
 
 use std::os::fd::BorrowedFd;
-use std::os::unix::ffi::OsStrExt;
 
 use libc::c_int;
 use stdchk_filestate::index::set_label;
+use stdchk_filestate::trigger::{Event, Trigger};
 use stdchk_filestate::watch::Watch;
+use stdchk_filestate::watch::triggers::Closing;
 use stdchk_filestate::{Error, checkpoint, control, driver, restore};
 use stdchk_model::Timestep;
 
-use crate::active::{decide, set_errno, watch};
+use crate::active::{borrow, decide, set_errno, watch};
 use crate::descriptors;
 
 /// 1 when the program runs under file-state checkpoints.
@@ -86,26 +87,74 @@ fn go_back(watch: &Watch, index: u64) -> Result<(), Error> {
     })
 }
 
-/// A file was renamed to `to`: when that is the trigger, the file state is taken at this moment.
+/// A file was renamed to `to`: when that is a trigger, the file state is taken at this moment.
 pub fn renamed(watch: &Watch, to: (BorrowedFd<'_>, &[u8])) {
-    let Some(trigger) = watch.store.options.trigger.as_deref() else { return };
-    let place = decide(|| watch.place(to.0, to.1));
-    if place.is_none_or(|place| place.path != trigger.as_os_str().as_bytes()) {
-        return;
-    }
-    let label = format!("renamed to {}", trigger.display());
-    if let Err(error) = take(watch, &label) {
+    let Some((trigger, path)) = decide(|| watch.renames_trigger(to.0, to.1)) else { return };
+    let label = Trigger::label(Event::Renamed, &path);
+    match take(watch, &label) {
+        Ok(_) => decide(|| watch.store.mark_fired(trigger)),
         // The job goes on: the last checkpoint still has the file state together with the renamed file of its time.
-        decide(|| watch.store.note(&driver::missed(&label, &error)));
+        Err(error) => decide(|| watch.store.note(&driver::missed(&label, &error))),
     }
 }
 
 /// The descriptor is about to be closed, which commits its file to the pool: if that is one of a checkpoint set, the
-/// file state is taken first.
-pub fn closing(fd: c_int) {
-    let Some(watch) = watch().filter(|watch| watch.follows_sets()) else { return };
-    if let Some(step) = watch.closes_member(fd) {
+/// file state is taken first. What a trigger waits for goes to [`closed`] after the close.
+pub fn closing(fd: c_int) -> Option<Closing> {
+    let watch = watch()?;
+    if watch.follows_sets()
+        && let Some(step) = watch.closes_member(fd)
+    {
         take_for_set(watch, step);
+    }
+    if !watch.waits_for_closing() {
+        return None;
+    }
+    // SAFETY: borrowed for the look at it.
+    decide(|| watch.closes_trigger(unsafe { borrow(fd) }, fd))
+}
+
+/// As [`closing`], of all descriptors in `first..=last`; `at_exec`: of those that an `exec` closes.
+pub fn closing_range(first: c_int, last: c_int, at_exec: bool) -> Vec<Closing> {
+    let Some(watch) = watch().filter(|watch| watch.waits_for_closing()) else { return Vec::new() };
+    decide(|| {
+        let mut closing = Vec::new();
+        for fd in watch.watched_in(first, last) {
+            // SAFETY: borrowed for the look at it.
+            let borrowed = unsafe { borrow(fd) };
+            let flags = rustix::io::fcntl_getfd(borrowed);
+            if !at_exec || flags.is_ok_and(|flags| flags.contains(rustix::io::FdFlags::CLOEXEC)) {
+                closing.extend(watch.closes_trigger(borrowed, fd));
+            }
+        }
+        closing
+    })
+}
+
+/// Takes a checkpoint if the file is closed everywhere by now.
+pub fn closed(closing: impl IntoIterator<Item = Closing>) {
+    closing.into_iter().for_each(|closing| closed_but_here(&closing, false));
+}
+
+/// The process ends, or goes on as another program: takes checkpoints for the files which that closes.
+pub fn leaving(at_exec: bool) {
+    crate::objects::look();
+    let closing = closing_range(0, c_int::MAX, at_exec);
+    closing.iter().for_each(|closing| closed_but_here(closing, true));
+}
+
+/// `but_here`: this process is about to close it.
+fn closed_but_here(closing: &Closing, but_here: bool) {
+    let Some(watch) = watch() else { return };
+    let flushed = refuse_inside_a_call("checkpoint").map(|()| descriptors::flush_streams());
+    if !decide(|| watch.is_closed(closing, but_here)) {
+        return;
+    }
+    let label = Trigger::label(Event::Closed, &closing.path);
+    let taken = flushed.and_then(|()| decide(|| checkpoint::take(&watch.store, &watch.control, &label)));
+    match taken {
+        Ok(_) => decide(|| watch.store.mark_fired(closing.trigger)),
+        Err(error) => decide(|| watch.store.note(&driver::missed(&label, &error))),
     }
 }
 

@@ -26,6 +26,12 @@ fn find(found: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     symbol
 }
 
+/// The address of the real `dlopen`, which must be called by a jump.
+pub fn address_of_dlopen() -> *mut c_void {
+    static FOUND: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+    find(&FOUND, c"dlopen")
+}
+
 /// Declares functions that call the next definition of their name.
 macro_rules! real {
     ($($name:ident($($argument:ident: $type:ty),* $(,)?) -> $result:ty;)*) => {$(
@@ -96,6 +102,7 @@ real! {
     fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;
     fclose(stream: *mut FILE) -> c_int;
     fork() -> libc::pid_t;
+    _exit(code: c_int) -> ();
     execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
     execvpe(file: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
     fexecve(fd: c_int, argv: *const *const c_char, envp: *const *const c_char) -> c_int;

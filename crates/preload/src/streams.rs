@@ -52,10 +52,12 @@ unsafe extern "C-unwind" fn close_of_stream(stream: *mut FILE) -> c_int {
     }
     // SAFETY: as in `write_of_stream`.
     let fd = unsafe { libc::fileno(stream) };
-    crate::api::closing(fd);
+    let closing = crate::api::closing(fd);
     note_closed(fd);
     // SAFETY: the arguments as they came.
-    unsafe { real(stream) }
+    let result = unsafe { real(stream) };
+    crate::api::closed(closing);
+    result
 }
 
 /// Redirects the tables, and tries out whether a stream's bytes come by.

@@ -16,12 +16,12 @@ pub fn stdchk(root: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-fn run(root: &Path, arguments: &[&str]) -> Outcome {
+pub fn run(root: &Path, arguments: &[&str]) -> Outcome {
     outcome(stdchk(root, arguments))
 }
 
 /// Runs a shell script under `stdchk run` with these flags.
-fn run_script(root: &Path, flags: &[&str], script: &str) -> Outcome {
+pub fn run_script(root: &Path, flags: &[&str], script: &str) -> Outcome {
     run(root, &[&["run"], flags, &["--", "sh", "-c", script]].concat())
 }
 

@@ -19,5 +19,8 @@ mod placement;
 mod push;
 mod ranks;
 mod sets;
+mod surroundings;
 mod transfer;
+mod triggers;
+mod unwatched;
 mod with_sets;

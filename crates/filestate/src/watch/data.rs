@@ -63,6 +63,13 @@ pub enum Change {
         /// Where the change begins.
         offset: u64,
     },
+    /// Space is allocated for `length` bytes at `offset`, in holes or behind the end.
+    Allocate {
+        /// Where.
+        offset: u64,
+        /// How many bytes.
+        length: u64,
+    },
     /// Only the length or the times change.
     Touch,
 }
@@ -105,6 +112,9 @@ impl Watch {
         }
         let range = destroyed(fd, change)?;
         let readable = if descriptor.readable { Readable::Given(fd) } else { Readable::ToBeOpened(fd) };
+        if let Change::Allocate { offset, length } = change {
+            self.state_holes(file, fd, descriptor.inode, offset..offset.saturating_add(length))?;
+        }
         let saving = Saving { inode: descriptor.inode, generation: *generation, buffer };
         self.save(file, readable, saving, range)?;
         if file.saved.covers(0..file.measured_size()) {
@@ -180,8 +190,31 @@ impl Watch {
         Ok(())
     }
 
+    /// States which parts of `range` are holes: space that is allocated there is given back by a restore.
+    fn state_holes(
+        &self,
+        file: &mut PhysicalFile,
+        fd: BorrowedFd<'_>,
+        inode: Inode,
+        range: Range<u64>,
+    ) -> Decision<()> {
+        let range = range.start..range.end.min(file.measured_size());
+        if range.is_empty() {
+            return Ok(());
+        }
+        for gap in file.saved.gaps(range) {
+            for hole in mapped::holes(fd, gap)? {
+                let (offset, length) = (hole.start, hole.end - hole.start);
+                self.store.log.append(&Record::Hole { inode, offset, length })?;
+                file.saved.insert(hole);
+            }
+        }
+        Ok(())
+    }
+
     /// Where the file system shares blocks, keeps the regions around `needed` that way: that costs about as much as the copy of
-    /// one block. What cannot be shared is left to be copied.
+    /// one block. What cannot be shared is left to be copied. So does a process that may write no long files, with copies: the
+    /// kept file is no longer than the file itself, while the log grows.
     fn share_region(
         &self,
         file: &mut PhysicalFile,
@@ -189,10 +222,13 @@ impl Watch {
         inode: Inode,
         needed: &Range<u64>,
     ) -> Decision<()> {
-        let end = rounded_up(needed.end, REGION_BYTES).min(file.measured_size());
+        let limit = self.limit.unwrap_or(u64::MAX);
+        let end = rounded_up(needed.end, REGION_BYTES).min(file.measured_size()).min(limit);
         let wanted = needed.start / REGION_BYTES * REGION_BYTES..end;
-        let shares = self.store.options.clones == Some(true) && !self.store.options.synced;
-        if !shares || wanted.end.saturating_sub(wanted.start) < SHARED_BYTES_MIN {
+        let shares =
+            (self.limit.is_some() || self.store.options.clones == Some(true)) && !self.store.options.synced;
+        let least = if self.limit.is_some() { 1 } else { SHARED_BYTES_MIN };
+        if !shares || wanted.end.saturating_sub(wanted.start) < least {
             return Ok(());
         }
         let kept = self.clone_of(file);
@@ -321,7 +357,7 @@ fn destroyed(fd: BorrowedFd<'_>, change: Change) -> Decision<Range<u64>> {
         Change::At { offset, length } => offset..offset.saturating_add(length),
         Change::Resize { size } => size..u64::MAX,
         Change::From { offset } => offset..u64::MAX,
-        Change::Touch => 0..0,
+        Change::Allocate { .. } | Change::Touch => 0..0,
     })
 }
 

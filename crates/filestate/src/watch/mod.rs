@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`data`] | calls on open files: write, truncate, map |
 //! | [`names`] | calls on names: create, delete, rename, link |
+//! | [`triggers`] | files whose renaming or closing takes a checkpoint |
 //! | [`sets`] | files of checkpoint sets in a pool, whose commit a file state comes before |
 //! | [`place`] | what a name or a descriptor refers to, and whether it is protected |
 //! | `table`, `known` | descriptors and blocks that need no decision: the lock-free way past all of this |
@@ -19,6 +20,7 @@ pub mod names;
 pub mod place;
 pub mod sets;
 mod table;
+pub mod triggers;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
@@ -32,6 +34,7 @@ use crate::error::Result;
 use crate::extents::Extents;
 use crate::record::{Inode, RelativePath};
 use crate::store::Store;
+use crate::trigger::Event;
 use known::Known;
 use sets::SetFolder;
 use table::Table;
@@ -99,11 +102,12 @@ pub struct Watch {
     /// The page shared with the other processes of the run.
     pub control: Control,
     device: u64,
-    /// The root's canonical path, ending with a slash.
-    prefix: Vec<u8>,
     table: Table,
     known: Known,
     sets: Option<SetFolder>,
+    waits_for_closing: bool,
+    /// The longest file that this process may write, where it is limited.
+    limit: Option<u64>,
     state: Mutex<State>,
 }
 
@@ -113,13 +117,11 @@ impl Watch {
         use crate::error::Error;
         let root = store.root_path().to_owned();
         let device = rustix::fs::fstat(store.root()).map_err(Error::system("inspect", &root))?.st_dev;
-        let mut prefix = place::descriptor_path(store.root()).map_err(Error::system("locate", &root))?;
-        if prefix.last() != Some(&b'/') {
-            prefix.push(b'/');
-        }
         let sets = store.options.sets.as_ref().map(SetFolder::new).transpose()?;
-        let (table, known) = (Table::new(), Known::new());
-        Ok(Self { store, control, device, prefix, table, known, sets, state: Mutex::default() })
+        let waits_for_closing = store.options.triggers.iter().any(|trigger| trigger.event == Event::Closed);
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+        let (table, known, state) = (Table::new(), Known::new(), Mutex::default());
+        Ok(Self { store, control, device, table, known, sets, waits_for_closing, limit, state })
     }
 
     /// Whether calls that change the file behind `fd` must ask first. Two loads; no lock.

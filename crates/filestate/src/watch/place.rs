@@ -34,9 +34,18 @@ pub fn descriptor_path(fd: BorrowedFd<'_>) -> Decision<Vec<u8>> {
 }
 
 impl Watch {
+    /// The root's path by now, ending with a slash: it or a directory above it may be renamed while the job runs.
+    pub(super) fn prefix(&self) -> Vec<u8> {
+        let mut prefix = descriptor_path(self.store.root()).unwrap_or_default();
+        if prefix.last() != Some(&b'/') {
+            prefix.push(b'/');
+        }
+        prefix
+    }
+
     /// The path below the root, if `canonical` lies there and not in the store.
-    fn relative(&self, canonical: &[u8]) -> Option<RelativePath> {
-        let rest = canonical.strip_prefix(self.prefix.as_slice())?;
+    pub(super) fn relative(&self, canonical: &[u8]) -> Option<RelativePath> {
+        let rest = canonical.strip_prefix(self.prefix().as_slice())?;
         (!is_own(rest) && !rest.is_empty()).then(|| rest.to_vec())
     }
 
@@ -62,7 +71,7 @@ impl Watch {
 
     /// The path of a file that was deleted into the store while open: its later changes are stated there.
     fn relative_or_kept(&self, canonical: &[u8]) -> Option<RelativePath> {
-        let rest = canonical.strip_prefix(self.prefix.as_slice())?;
+        let rest = canonical.strip_prefix(self.prefix().as_slice())?;
         (rest.starts_with(crate::store::KEPT.as_bytes()) || self.relative(canonical).is_some())
             .then(|| rest.to_vec())
     }
@@ -118,7 +127,8 @@ impl Watch {
     pub fn place_of_new(&self, directory: BorrowedFd<'_>, path: &[u8]) -> Decision<Option<TreePath>> {
         let canonical = self.canonical_on(directory, path, |device| device == self.device);
         let Some(canonical) = canonical else { return Ok(None) };
-        let below = canonical.strip_prefix(self.prefix.as_slice());
+        let prefix = self.prefix();
+        let below = canonical.strip_prefix(prefix.as_slice());
         if below.is_some_and(|below| below.starts_with(crate::store::KEPT.as_bytes())) {
             return Err(Errno::NOENT);
         }

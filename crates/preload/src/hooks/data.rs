@@ -47,9 +47,9 @@ changing! {
     fallocate64(fd, mode: c_int, offset: off_t, length: off_t) -> c_int
         => fallocate, allocation(mode, offset, length);
     posix_fallocate(fd, offset: off_t, length: off_t) -> c_int
-        => posix_fallocate, Change::Touch;
+        => posix_fallocate, allocation(0, offset, length);
     posix_fallocate64(fd, offset: off_t, length: off_t) -> c_int
-        => posix_fallocate, Change::Touch;
+        => posix_fallocate, allocation(0, offset, length);
     futimens(fd, times: *const timespec) -> c_int => futimens, Change::Touch;
 }
 
@@ -73,7 +73,7 @@ fn allocation(mode: c_int, offset: off_t, length: off_t) -> Change {
     } else if mode & clearing != 0 {
         Change::At { offset: unsigned(offset), length: unsigned(length) }
     } else {
-        Change::Touch
+        Change::Allocate { offset: unsigned(offset), length: unsigned(length) }
     }
 }
 

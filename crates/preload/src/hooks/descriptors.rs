@@ -178,15 +178,17 @@ pub unsafe extern "C-unwind" fn stdchk_preload_fcntl(
 /// As for the C function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
-    crate::api::closing(fd);
     if is_own(fd) {
         set_errno(libc::EBADF);
         return -1;
     }
+    let closing = crate::api::closing(fd);
     note_closed(fd);
     locks::lose(fd..=fd);
     // SAFETY: the argument as it came.
-    unsafe { real::close(fd) }
+    let result = unsafe { real::close(fd) };
+    crate::api::closed(closing);
+    result
 }
 
 /// `close_range`, in the pieces between the watch's own descriptors.
@@ -199,7 +201,9 @@ pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: 
         // SAFETY: the arguments as they came.
         return unsafe { real::close_range(first, last, flags) };
     };
+    let mut closing = Vec::new();
     if first <= last && flags.cast_unsigned() & libc::CLOSE_RANGE_CLOEXEC == 0 {
+        closing = crate::api::closing_range(signed(first), signed(last), false);
         decide(|| watch.closed_range(signed(first), signed(last)));
         locks::lose(signed(first)..=signed(last));
     }
@@ -210,6 +214,7 @@ pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: 
             return result;
         }
     }
+    crate::api::closed(closing);
     0
 }
 
@@ -282,13 +287,17 @@ fn onto(old: c_int, new: c_int, real: impl FnOnce() -> c_int) -> c_int {
         set_errno(libc::EBADF);
         return -1;
     }
+    let mut closing = None;
     if old != new {
-        crate::api::closing(new);
+        closing = crate::api::closing(new);
         locks::lose(new..=new);
     }
     let copy = real();
     if let Some(watch) = watch().filter(|_| copy >= 0 && old != new) {
         decide(|| watch.duplicated(old, copy));
+    }
+    if copy >= 0 {
+        crate::api::closed(closing);
     }
     copy
 }

@@ -219,7 +219,7 @@ pub unsafe extern "C-unwind" fn fsetxattr(
     }
 }
 
-/// `renameat2`, asking first; a checkpoint is taken when the new name is the one that triggers it.
+/// `renameat2`, asking first; a checkpoint is taken when the new name is one that triggers it.
 ///
 /// # Safety
 /// As for the C function.
@@ -379,6 +379,7 @@ pub unsafe extern "C-unwind" fn freopen(
     let Some(watch) = watch() else { return call() };
     // What the stream was open on goes away inside the C library, unseen; what it is open on afterwards is looked at.
     let before = descriptor_of(stream);
+    let closing = crate::api::closing(before);
     let reopened = if path.is_null() || !may_change(flags) {
         call()
     } else {
@@ -389,6 +390,7 @@ pub unsafe extern "C-unwind" fn freopen(
     for fd in [before, after].into_iter().filter(|fd| *fd >= 0) {
         adopt(watch, fd);
     }
+    crate::api::closed(closing);
     reopened
 }
 

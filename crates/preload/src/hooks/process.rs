@@ -1,5 +1,6 @@
 //! Hooks on calls that make processes: children take part in the run.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
@@ -7,11 +8,15 @@ use std::sync::MutexGuard;
 
 use libc::{FILE, c_char, c_int, c_void, mode_t, pid_t};
 use stdchk_filestate::program::cannot_follow;
+use stdchk_filestate::unwatched::Start;
 use stdchk_filestate::watch::State;
 use stdchk_filestate::watch::names::Open;
+use stdchk_filestate::watch::place::descriptor_path;
 
 use super::descriptors::may_change;
-use crate::active::{ROOT_VARIABLE, borrow, bytes, decide, hold_signals_back, let_signals_in, refuse, watch};
+use crate::active::{
+    ROOT_VARIABLE, START_VARIABLE, borrow, bytes, decide, hold_signals_back, let_signals_in, refuse, watch,
+};
 use crate::descriptors::{Memory, memory};
 use crate::real;
 
@@ -65,16 +70,45 @@ pub unsafe extern "C-unwind" fn vfork() -> pid_t {
     unsafe { real::fork() }
 }
 
-/// Tells the driver of a program that will not take part. It is started all the same.
-///
-/// # Safety
-/// `path` is null or a terminated string.
-unsafe fn note_if_unwatched(path: *const c_char) {
-    let Some(watch) = watch() else { return };
-    // SAFETY: the caller's promise.
-    let command = OsStr::from_bytes(unsafe { bytes(path) });
-    if let Some(why) = cannot_follow(command) {
-        watch.store.note(&format!("{} was not watched: {why}", command.display()));
+/// A program that is being started: what it reports in as, in the store until it does.
+struct Starting(Option<String>);
+
+impl Starting {
+    /// Writes down that the program at `path` is started, or that it can't take part. It is started all the same.
+    ///
+    /// # Safety
+    /// `path` is null or a terminated string.
+    unsafe fn begin(path: *const c_char, how: Start) -> Self {
+        // SAFETY: the caller's promise.
+        let command = OsStr::from_bytes(unsafe { bytes(path) });
+        let Some(watch) = watch().filter(|_| !command.is_empty()) else { return Self(None) };
+        let hidden =
+            || (!is_reachable()).then_some("its library can't be reached where it runs, as in a sandbox");
+        match cannot_follow(command).or_else(hidden) {
+            Some(why) => {
+                watch.store.note_unwatched(&command.to_string_lossy(), why);
+                Self(None)
+            }
+            None => Self(watch.store.starting(how, command.as_bytes())),
+        }
+    }
+
+    fn name(&self) -> &[u8] {
+        self.0.as_deref().unwrap_or_default().as_bytes()
+    }
+
+    /// It was not started.
+    fn failed(&self) {
+        if let (Some(watch), Some(name)) = (watch(), &self.0) {
+            decide(|| watch.store.not_started(name));
+        }
+    }
+
+    /// It was started as a process of its own.
+    fn succeeded(&self, pid: pid_t) {
+        if let (Some(watch), Some(name)) = (watch(), &self.0) {
+            decide(|| watch.store.started_as(name, pid.cast_unsigned()));
+        }
     }
 }
 
@@ -89,7 +123,7 @@ impl Environment {
     ///
     /// # Safety
     /// `given` is null or a null-terminated list of terminated strings.
-    unsafe fn complete(given: *const *const c_char) -> Self {
+    unsafe fn complete(given: *const *const c_char, starting: &Starting) -> Self {
         let mut pointers = Vec::new();
         let mut at = given;
         // SAFETY: the caller's promise; the walk ends at the closing null.
@@ -100,15 +134,15 @@ impl Environment {
             }
         }
         let mut strings = Vec::new();
-        for (name, value) in needed() {
-            let mut own = [name, b"=", value].concat();
+        for (name, value) in needed(starting.name()) {
+            let mut own = [name, b"=", &*value].concat();
             // SAFETY: the caller's promise for each string.
             let given =
                 |entry: &*const c_char| unsafe { bytes(*entry) }.strip_prefix(name)?.strip_prefix(b"=");
             if let Some(others) = pointers.iter().find_map(given).filter(|_| name == PRELOAD_VARIABLE) {
                 // The program's own list stays, behind this library.
                 let theirs = others.split(|byte| matches!(byte, b':' | b' '));
-                for other in theirs.filter(|other| !other.is_empty() && *other != value) {
+                for other in theirs.filter(|other| !other.is_empty() && *other != &*value) {
                     own.extend([b":", other].concat());
                 }
             }
@@ -122,10 +156,21 @@ impl Environment {
 }
 
 /// The variables and their values for this run.
-fn needed() -> Vec<(&'static [u8], &'static [u8])> {
+fn needed(start: &[u8]) -> Vec<(&'static [u8], Cow<'_, [u8]>)> {
     let Some(watch) = watch() else { return Vec::new() };
-    let root = watch.store.root_path().as_os_str().as_bytes();
-    vec![(ROOT_VARIABLE.to_bytes(), root), (PRELOAD_VARIABLE, library())]
+    // By its name of now: it may have been renamed.
+    let root = descriptor_path(watch.store.root());
+    let root = root.unwrap_or_else(|_| watch.store.root_path().as_os_str().as_bytes().to_vec());
+    vec![
+        (ROOT_VARIABLE.to_bytes(), root.into()),
+        (START_VARIABLE.to_bytes(), start.into()),
+        (PRELOAD_VARIABLE, library().into()),
+    ]
+}
+
+/// Whether this library is there where a program is started: a process may have got another root directory, or other mounts.
+fn is_reachable() -> bool {
+    rustix::fs::access(library(), rustix::fs::Access::READ_OK).is_ok()
 }
 
 /// The path of this library.
@@ -151,13 +196,39 @@ pub unsafe extern "C-unwind" fn stdchk_preload_execve(
 ) -> c_int {
     // SAFETY: the arguments as they came, the environment completed.
     unsafe {
-        let environment = decide(|| {
-            note_if_unwatched(path);
-            Environment::complete(envp)
-        });
-        let envp = environment.pointers.as_ptr();
-        if search != 0 { real::execvpe(path, argv, envp) } else { real::execve(path, argv, envp) }
+        let is_there = search != 0 || libc::access(path, libc::X_OK) == 0;
+        executing(path, envp, is_there, |envp| match search {
+            0 => real::execve(path, argv, envp),
+            _ => real::execvpe(path, argv, envp),
+        })
     }
+}
+
+/// Goes on as the program at `path`, unless `real` fails.
+///
+/// # Safety
+/// As for `execve`.
+unsafe fn executing(
+    path: *const c_char,
+    envp: *const *const c_char,
+    is_there: bool,
+    real: impl FnOnce(*const *const c_char) -> c_int,
+) -> c_int {
+    if watch().is_none() || !is_there {
+        return real(envp);
+    }
+    // SAFETY: the arguments as they came.
+    let (starting, environment) = unsafe {
+        decide(|| {
+            let starting = Starting::begin(path, Start::Exec);
+            let environment = Environment::complete(envp, &starting);
+            (starting, environment)
+        })
+    };
+    crate::api::leaving(true);
+    let result = real(environment.pointers.as_ptr());
+    starting.failed();
+    result
 }
 
 unsafe extern "C" {
@@ -195,11 +266,11 @@ pub unsafe extern "C-unwind" fn fexecve(
     argv: *const *const c_char,
     envp: *const *const c_char,
 ) -> c_int {
+    // By this name it is found in a message, whatever its file is called by then.
+    let path = std::fs::read_link(format!("/proc/self/fd/{fd}")).unwrap_or_default();
+    let path = CString::new(path.into_os_string().into_encoded_bytes()).unwrap_or_default();
     // SAFETY: the arguments as they came, the environment completed.
-    unsafe {
-        let environment = decide(|| Environment::complete(envp));
-        real::fexecve(fd, argv, environment.pointers.as_ptr())
-    }
+    unsafe { executing(path.as_ptr(), envp, true, |envp| real::fexecve(fd, argv, envp)) }
 }
 
 macro_rules! spawn_forms {
@@ -219,11 +290,22 @@ macro_rules! spawn_forms {
         ) -> c_int {
             // SAFETY: the arguments as they came, the environment completed.
             unsafe {
-                let environment = decide(|| {
-                    note_if_unwatched(path);
-                    Environment::complete(envp)
+                let (starting, environment) = decide(|| {
+                    let starting = Starting::begin(path, Start::Spawn);
+                    let environment = Environment::complete(envp, &starting);
+                    (starting, environment)
                 });
-                real::$name(pid, path, actions, attributes, argv, environment.pointers.as_ptr())
+                let mut child = 0;
+                let result = real::$name(&raw mut child, path, actions, attributes, argv, environment.pointers.as_ptr());
+                if result == 0 {
+                    starting.succeeded(child);
+                    if !pid.is_null() {
+                        *pid = child;
+                    }
+                } else {
+                    starting.failed();
+                }
+                result
             }
         }
     )*};
@@ -238,7 +320,7 @@ fn complete_own_environment() {
         return;
     }
     // SAFETY: the list of the C library.
-    let completed = decide(|| unsafe { Environment::complete(environ) });
+    let completed = decide(|| unsafe { Environment::complete(environ, &Starting(None)) });
     for string in &completed.strings {
         let mut parts = string.to_bytes().splitn(2, |byte| *byte == b'=').map(CString::new);
         let (Some(Ok(name)), Some(Ok(value))) = (parts.next(), parts.next()) else { continue };
@@ -296,3 +378,31 @@ pub unsafe extern "C-unwind" fn posix_spawn_file_actions_addopen(
     // SAFETY: the arguments as they came.
     unsafe { real::posix_spawn_file_actions_addopen(actions, fd, path, flags, mode) }
 }
+
+/// Runs when the program ends by `exit`: its descriptors are left to the kernel.
+extern "C" fn end() {
+    crate::api::leaving(false);
+}
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = end;
+
+macro_rules! ending_forms {
+    ($($name:ident)*) => {$(
+        #[doc = concat!("`", stringify!($name), "`: its descriptors are left to the kernel.")]
+        ///
+        /// # Safety
+        /// As for the C function.
+        #[allow(non_snake_case)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(code: c_int) -> ! {
+            crate::api::leaving(false);
+            // SAFETY: the argument as it came.
+            unsafe { real::_exit(code) };
+            unreachable!("the process has ended")
+        }
+    )*};
+}
+
+ending_forms! { _exit _Exit }

@@ -358,6 +358,12 @@ unsafe fn on_descriptors(number: c_long, [a, b, c, d, ..]: [usize; 6]) -> Option
             libc::SYS_dup => hooks::dup(int(a)),
             libc::SYS_dup3 => hooks::dup3(int(a), int(b), int(c)),
             libc::SYS_fcntl => hooks::stdchk_preload_fcntl(int(a), int(b), c as *mut c_void),
+            libc::SYS_execve => super::process::stdchk_preload_execve(
+                a as *const c_char,
+                b as *const *const c_char,
+                c as *const *const c_char,
+                0,
+            ),
             libc::SYS_io_uring_setup => {
                 set_errno(libc::ENOSYS);
                 -1

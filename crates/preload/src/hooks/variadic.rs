@@ -28,6 +28,7 @@ mod bodies {
         pub fn stdchk_variadic_execl();
         pub fn stdchk_variadic_execlp();
         pub fn stdchk_variadic_execle();
+        pub fn stdchk_variadic_dlopen();
     }
 }
 
@@ -61,4 +62,5 @@ trampolines! {
     execlp => stdchk_variadic_execlp;
     execle => stdchk_variadic_execle;
     syscall => stdchk_preload_syscall;
+    dlopen => stdchk_variadic_dlopen;
 }

@@ -10,12 +10,17 @@ use std::time::Duration;
 use crate::support::{sh, tree};
 use stdchk_filestate::driver::{self, Outcome, Run, Start};
 use stdchk_filestate::store::{Mode, Options, Store};
+use stdchk_filestate::trigger::{Event, Trigger};
 use stdchk_filestate::{Error, history, restore};
 
 fn seeded() -> tempfile::TempDir {
     let root = tempfile::tempdir().unwrap();
     std::fs::write(root.path().join("file"), "before\n").unwrap();
     root
+}
+
+fn renamed(pattern: &str) -> Trigger {
+    Trigger { event: Event::Renamed, pattern: pattern.into() }
 }
 
 fn labels(root: &Path) -> Vec<String> {
@@ -63,7 +68,8 @@ fn the_newest_checkpoints_are_kept_and_the_files_deleted_before_them_are_not() {
     let script = "for step in 1 2 3 4; do echo $step >> file; echo $step > scratch; echo $step > part.new
                   mv part.new part; rm scratch; done";
     let mut run = sh(root.path(), script);
-    run.options = Options { trigger: Some("part".into()), keep: NonZeroUsize::new(2), ..Options::default() };
+    run.options =
+        Options { triggers: vec![renamed("part")], keep: NonZeroUsize::new(2), ..Options::default() };
     run.execute().unwrap();
     assert_eq!(labels(root.path()), ["renamed to part", "end"]);
     let kept = std::fs::read_dir(root.path().join(".stdchk-files/kept")).unwrap();
@@ -172,7 +178,7 @@ fn a_killed_run_is_refused_a_fresh_start_and_can_be_resumed_or_discarded() {
     let root = seeded();
     let script = "echo kept >> file; echo x > part.new; mv part.new part; echo lost >> file; kill -9 $$";
     let mut run = sh(root.path(), script);
-    run.options.trigger = Some("part".into());
+    run.options.triggers = vec![renamed("part")];
     let outcome = run.execute().unwrap();
     assert_eq!(outcome.rolled_back, None);
     assert!(
@@ -207,7 +213,7 @@ fn three_kills_and_restarts_give_the_files_of_an_uninterrupted_run() {
     let (whole, broken) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     sh(whole.path(), &job("true")).execute().unwrap();
     let mut run = sh(broken.path(), &job("test $step != 5 || kill -9 $$"));
-    run.options.trigger = Some("state".into());
+    run.options.triggers = vec![renamed("state")];
     run.execute().unwrap();
     for kill in ["test $step != 8 || kill -9 $$", "test $step != 10 || kill -9 $$", "true"] {
         let mut again = sh(broken.path(), &job(kill));

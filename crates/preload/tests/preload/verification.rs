@@ -2,6 +2,7 @@
 //! the library: what it prints must be the same, and so must the tree that it leaves, unless it goes back itself; the
 //! tree from before the run is there again after a restore to the start.
 
+use std::num::NonZeroUsize;
 use std::path::Path;
 
 use crate::support::{Protected, plain, program, succeed, tree};
@@ -81,6 +82,27 @@ scenarios! {
 fn a_mapping_is_followed_to_children_and_to_the_files_new_name() {
     let (shown, again) = both_ways("mapping_inherited", Mode::WriteThrough);
     assert_eq!((shown.as_str(), again.as_str()), ("moved: 1x62 8191x61\n", "moved: 8192x61\n"));
+}
+
+#[test]
+fn of_a_mapped_file_only_what_changed_is_kept_again() {
+    for keep in [None, NonZeroUsize::new(3)] {
+        let root = tempfile::tempdir().unwrap();
+        let protected = Protected::new(root.path(), &Options { keep, ..Options::default() });
+        succeed(&mut protected.command(&program("mapped_pieces")));
+        let taken = protected.store.log.len().unwrap() + protected.store.kept_bytes(0..u64::MAX).unwrap();
+        assert!(taken < 12 << 20, "eight checkpoints of 4 MiB take {taken} bytes");
+        let kept: &[u64] = if keep.is_some() { &[7, 6] } else { &[7, 4, 1] };
+        for index in kept {
+            protected.restore(*index);
+            let bytes = std::fs::read(root.path().join("large")).unwrap();
+            for (step, number) in (b'0'..b'8').zip(0u64..) {
+                let expected = if number + 1 < *index { step } else { b'a' };
+                let at = usize::try_from(number * 300_000).unwrap();
+                assert_eq!(bytes[at..at + 4], [expected; 4], "step {number} at checkpoint {index}");
+            }
+        }
+    }
 }
 
 /// On a file system that only copies, the kernel copies what would be shared.

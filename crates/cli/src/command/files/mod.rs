@@ -90,6 +90,8 @@ struct Listing {
     checkpoints: Vec<Checkpoint>,
     /// What going back over what came after the last checkpoint needs, bytes.
     kept_since_bytes: u64,
+    /// What the user should know of the run.
+    notes: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -131,6 +133,8 @@ struct Restored {
     astray: Vec<String>,
     /// Names that were not there and stay: they came from outside the run, or hold what did.
     left: Vec<String>,
+    /// Programs that were not watched, and whose changes are not undone.
+    unwatched: Vec<String>,
 }
 
 /// Runs the command.
@@ -188,7 +192,8 @@ fn log(root: &Path, json: bool) -> Outcome {
     if listing.kept_since_bytes > 0 {
         table.row(["".into(), "".into(), size::human(listing.kept_since_bytes), SINCE.to_owned()]);
     }
-    table.print()
+    table.print()?;
+    listing.notes.iter().try_for_each(|note| output::line(format_args!("{}", output::shown(note))))
 }
 
 fn listing(root: &Path, store: &Store) -> Result<Listing, Error> {
@@ -212,7 +217,8 @@ fn listing(root: &Path, store: &Store) -> Result<Listing, Error> {
     }
     let kept_since_bytes = store.log.len()?.saturating_sub(position) + store.kept_bytes(index..u64::MAX)?;
     let (root, mode) = (root.display().to_string(), store.options.mode.name());
-    Ok(Listing { root, mode, state, checkpoints, kept_since_bytes })
+    let notes = [store.unfired()?, store.unwatched()?, store.notes()?].concat();
+    Ok(Listing { root, mode, state, checkpoints, kept_since_bytes, notes })
 }
 
 fn diff(root: &Path, from: Option<u64>, to: Option<u64>, json: bool) -> Outcome {
@@ -291,6 +297,7 @@ fn restore(root: &Path, index: Option<u64>, set: Option<Timestep>, json: bool) -
         bytes: done.bytes,
         astray: done.astray.iter().map(text).collect(),
         left: done.left.iter().map(text).collect(),
+        unwatched: done.unwatched.clone(),
     };
     show(&restored, json)?;
     let complaints = done.complaints();

@@ -6,6 +6,7 @@ pub mod sets;
 
 use std::ffi::OsString;
 use std::num::NonZeroUsize;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Component, Path, PathBuf, absolute};
 use std::process::{ExitCode, ExitStatus};
@@ -15,6 +16,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use stdchk_filestate::driver::{self, Outcome as Ended, Run, Start};
 use stdchk_filestate::store::{Mode, Options, Store};
+use stdchk_filestate::trigger::{self, Event, Trigger};
 use stdchk_model::duration;
 
 use self::push::Push;
@@ -29,9 +31,12 @@ const STEP_VARIABLE: &str = "STDCHK_STEP";
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Everything below the root is protected: what the program and its children change can be taken back to any checkpoint.
-Checkpoints: at the start and after success; every TIME; on SIGUSR1 to stdchk; when FILE is renamed into place; with each
-checkpoint set that is written to FOLDER of a mounted pool; and when the program calls stdchk_checkpoint(). Other signals
-are passed on to the program.
+Checkpoints: at the start and after success; every TIME; on SIGUSR1 to stdchk; when a file that matches PATTERN is renamed
+into place, or closed by its last writer; with each checkpoint set that is written to FOLDER of a mounted pool; and when the
+program calls stdchk_checkpoint(). Other signals are passed on to the program.
+
+In a PATTERN, * and ? stand for bytes of a name, ** also for those of folders, [a-z] for one of a set, and \\ takes the next
+as it is. Both options can be given several times. A pattern that matched nothing is named at the end, with what was written.
 
 With --push, the files as they were at the newest checkpoint are copied to the pool in the background, and `stdchk files
 fetch APP -o DIR` makes them anew on another machine, where `stdchk run --resume` goes on.
@@ -49,6 +54,7 @@ protected: static, setuid, 32-bit and Go programs can't be.
 Example:
   stdchk run --every 10m -- ./simulation input.txt
   stdchk run --when-renamed restart.dat -- mpirun -np 4 ./simulation
+  stdchk run --when-closed 'out/restart.*' -- ./simulation
   stdchk run --with-sets /mnt/pool/climate -- ./climate.sh
   stdchk run --every 10m --push climate -- ./simulation input.txt
   stdchk run --resume -- ./simulation --restart restart.dat")]
@@ -62,9 +68,12 @@ pub struct Arguments {
     /// What stays, and what happens after a failure [default: write-through]
     #[arg(long, value_enum)]
     mode: Option<ModeName>,
-    /// Take a checkpoint whenever this file is renamed into place
-    #[arg(long, value_name = "FILE")]
-    when_renamed: Option<PathBuf>,
+    /// Take a checkpoint whenever a file whose path matches is renamed into place: restart.dat, 'out/ck*'
+    #[arg(long, value_name = "PATTERN")]
+    when_renamed: Vec<PathBuf>,
+    /// Take a checkpoint whenever a writer has closed such a file, and no other has it open for writing
+    #[arg(long, value_name = "PATTERN")]
+    when_closed: Vec<PathBuf>,
     /// Take a checkpoint with every checkpoint set that is written to this folder of a mounted pool
     #[arg(long, value_name = "FOLDER")]
     with_sets: Option<PathBuf>,
@@ -162,15 +171,16 @@ impl Arguments {
         // A run that goes on keeps the folder that it was begun with.
         let folder = self.with_sets.as_deref().filter(|_| !matches!(start, Start::Resume(_)));
         let sets = folder.map(|folder| sets::of_folder(folder, pool)).transpose()?;
-        let trigger = self.when_renamed.map(|file| below(&root, &file)).transpose()?;
-        let options = Options { mode, synced: self.synced, trigger, sets, keep: self.keep, clones: None };
+        let triggers = self.triggers(&root)?;
+        let options = Options { mode, synced: self.synced, triggers, sets, keep: self.keep, clones: None };
         Ok(Run { root, options, start, every: self.every, command: self.command, environment, tell })
     }
 
     fn refuse_what_a_resumed_run_keeps(&self) -> Outcome {
         let options = [
             ("--mode", self.mode.is_some()),
-            ("--when-renamed", self.when_renamed.is_some()),
+            ("--when-renamed", !self.when_renamed.is_empty()),
+            ("--when-closed", !self.when_closed.is_empty()),
             ("--with-sets", self.with_sets.is_some()),
             ("--keep", self.keep.is_some()),
             ("--synced", self.synced),
@@ -182,6 +192,15 @@ impl Arguments {
             return Err(CommandError::usage("--resume", cause, next));
         }
         Ok(())
+    }
+
+    fn triggers(&self, root: &Path) -> Outcome<Vec<Trigger>> {
+        let renamed = self.when_renamed.iter().map(|pattern| (Event::Renamed, pattern));
+        let closed = self.when_closed.iter().map(|pattern| (Event::Closed, pattern));
+        let trigger = |(event, pattern): (Event, &PathBuf)| {
+            Ok(Trigger { event, pattern: pattern_below(root, pattern)? })
+        };
+        renamed.chain(closed).map(trigger).collect()
     }
 
     /// Sets are complete later than their file state is taken: one state is too few.
@@ -237,23 +256,38 @@ fn unfinished(root: &Path) -> Result<Option<Store>, stdchk_filestate::Error> {
     Store::open(root).map(|store| Some(store).filter(|store| !store.has_ended()))
 }
 
-/// The path of `file` relative to `root`; its directory must be there, it itself need not.
-fn below(root: &Path, file: &Path) -> Outcome<PathBuf> {
-    let shown = file.display();
-    let whole = absolute(file).about(&shown)?;
-    let (Some(directory), Some(Component::Normal(name))) = (whole.parent(), whole.components().next_back())
+/// The pattern relative to `root`. The folders in front of its first name with a pattern must be there.
+fn pattern_below(root: &Path, pattern: &Path) -> Outcome<Vec<u8>> {
+    let shown = pattern.display();
+    let whole = absolute(pattern).about(&shown)?;
+    let is_pattern = |part: &Component<'_>| trigger::is_pattern(part.as_os_str().as_bytes());
+    let plain: PathBuf = whole.components().take_while(|part| !is_pattern(part)).collect();
+    let patterns: PathBuf = whole.components().skip_while(|part| !is_pattern(part)).collect();
+    if !patterns.as_os_str().is_empty() {
+        let folder = below(root, &plain, plain.canonicalize().about(plain.display())?)?;
+        let parts =
+            [trigger::escaped(folder.as_os_str().as_bytes()), patterns.into_os_string().into_encoded_bytes()];
+        let parts: Vec<Vec<u8>> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+        return Ok(parts.join(&b'/'));
+    }
+    let (Some(directory), Some(Component::Normal(name))) = (plain.parent(), plain.components().next_back())
     else {
         return Err(CommandError::usage(
             shown,
             "it names no file",
-            "name the file that is renamed into place",
+            "name the file that is renamed or closed",
         ));
     };
-    let whole = directory.canonicalize().about(directory.display())?.join(name);
+    let file = below(root, pattern, directory.canonicalize().about(directory.display())?.join(name))?;
+    Ok(trigger::escaped(file.as_os_str().as_bytes()))
+}
+
+/// The path of `whole` relative to `root`.
+fn below(root: &Path, given: &Path, whole: PathBuf) -> Outcome<PathBuf> {
     let relative = whole.strip_prefix(root).map(Path::to_owned);
     relative.map_err(|_| {
         let cause = format!("it is not below {}", root.display());
-        CommandError::usage(shown, cause, "name a file in the protected tree, or another --root")
+        CommandError::usage(given.display(), cause, "name files in the protected tree, or another --root")
     })
 }
 
@@ -324,12 +358,20 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_named_relative_to_the_root_and_must_be_below_it() {
+    fn a_pattern_is_relative_to_the_root_and_must_be_below_it() {
         let root = tempfile::tempdir().unwrap();
         let root = root.path().canonicalize().unwrap();
-        std::fs::create_dir(root.join("run")).unwrap();
-        assert_eq!(below(&root, &root.join("run/../run/restart")).unwrap(), Path::new("run/restart"));
-        assert!(below(&root, &root.join("absent/restart")).unwrap_err().exit == Exit::NotFound);
-        assert!(below(&root.join("run"), &root.join("restart")).unwrap_err().exit == Exit::Usage);
+        std::fs::create_dir_all(root.join("run/a*")).unwrap();
+        std::os::unix::fs::symlink(root.join("run/a*"), root.join("run/link")).unwrap();
+        let pattern = |path: &str| {
+            pattern_below(&root, &root.join(path)).map(|found| String::from_utf8(found).unwrap())
+        };
+        assert_eq!(pattern("run/../run/restart").unwrap(), "run/restart");
+        assert_eq!(pattern("run/restart.*").unwrap(), "run/restart.*");
+        assert_eq!(pattern("run/link/*/x?").unwrap(), "run/a\\*/*/x?");
+        assert_eq!(pattern("**/ck").unwrap(), "**/ck");
+        assert!(pattern("absent/restart").unwrap_err().exit == Exit::NotFound);
+        let outside = |path: &str| pattern_below(&root.join("run"), &root.join(path)).unwrap_err().exit;
+        assert!(outside("restart") == Exit::Usage && outside("re*") == Exit::Usage);
     }
 }
