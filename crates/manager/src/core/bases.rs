@@ -158,7 +158,8 @@ impl Core {
         };
         let payer = Payer { member: self.asking, user: None };
         let places = &self.namespace.bases.places;
-        if !places.may_take(payer, 1) {
+        let renews = self.namespace.bases.all.contains_key(&(ino, kept_for));
+        if !renews && !places.may_take(payer, 1) {
             let (own, all) = (places.held_by(payer), self.namespace.bases.all.len());
             let message = format!(
                 "{own} files of this member wait in spools already that keep parts of versions, and {all} of all members"

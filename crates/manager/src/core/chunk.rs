@@ -308,10 +308,10 @@ impl Chunk {
         is_readable(held(self.counted(registry), registry))
     }
 
-    /// Whether versions refer to it, and it is as far from loss as they want without the blocks that are to go.
+    /// Whether versions refer to it, and it is as far from loss as they want without the blocks that are to go, if its encodings make it.
     pub fn is_safe(&self, registry: &Registry) -> bool {
         let wanted = self.wanted();
-        wanted > 0 && self.distance_staying(registry) >= wanted
+        wanted > 0 && distance_at_best(held(self.staying(registry), registry)) >= wanted
     }
 
     /// How far from loss it is without the blocks that are to go.

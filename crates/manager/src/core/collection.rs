@@ -238,12 +238,9 @@ impl Core {
 
     /// Whether something that no session holds was let go of, or brought up, after `ms`. Not all is looked at if it is much.
     fn has_garbage_since(&self, ms: u64) -> bool {
-        let mut young = self.locations.unnamed_since(ms).take(self.setting.steps).peekable();
-        if young.peek().is_none() {
-            return false;
-        }
-        let spared = self.spared();
-        young.any(|slot| !spared.contains(&self.locations.at(slot).id))
+        let young: Vec<Slot> = self.locations.unnamed_since(ms).take(self.setting.steps).collect();
+        let spared = self.spared(young.iter().copied());
+        young.iter().any(|slot| !spared.contains(&self.locations.at(*slot).id))
     }
 
     /// Deletes a part of what nothing has referred to since `unnamed_ms`, or only counts it; where to go on.

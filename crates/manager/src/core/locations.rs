@@ -348,13 +348,13 @@ impl Locations {
     }
 
     /// The benefactor didn't show the block to another one: the chunk is to be as safe without it, and then it is to go. That is remembered as
-    /// long as it says that it has it.
-    pub fn doubt(&mut self, block: &BlockId, at: BenefactorId, registry: &Registry) {
-        let Some(slot) = self.slot(&block.chunk) else { return };
-        if let Some(holder) = self.at_mut(slot).find(at, block) {
-            holder.marks.doubt();
-            self.count(slot, registry);
-        }
+    /// long as it says that it has it. Returns whether it says so.
+    pub fn doubt(&mut self, block: &BlockId, at: BenefactorId, registry: &Registry) -> bool {
+        let Some(slot) = self.slot(&block.chunk) else { return false };
+        let Some(holder) = self.at_mut(slot).find(at, block) else { return false };
+        holder.marks.doubt();
+        self.count(slot, registry);
+        true
     }
 
     /// A block that has just come is more than is wanted: it is the first to go again.
@@ -746,7 +746,10 @@ impl Locations {
             };
             next = before;
             let slot = *part(listed, next);
-            let is_gone = |holder: &Holder| holder.benefactor == id && !holder.is_known(registry);
+            // Of one that is about to tell what it has, what is known of its blocks is kept until it has: how they came, and what others missed.
+            let tells =
+                registry.counts(id) && registry.get(id).is_some_and(|benefactor| !benefactor.reported);
+            let is_gone = |holder: &Holder| holder.benefactor == id && !holder.is_known(registry) && !tells;
             if self.at(slot).holders.iter().any(is_gone) {
                 let chunk = self.at(slot).id;
                 self.remove_holders(slot, is_gone);

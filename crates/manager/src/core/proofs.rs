@@ -193,6 +193,11 @@ impl Proofs {
         self.missed.get(&(*block, at)).is_some_and(|until_ms| *until_ms > now_ms)
     }
 
+    /// The benefactor gets the block anew.
+    pub fn no_longer_missed(&mut self, block: &BlockId, at: BenefactorId) {
+        self.missed.remove(&(*block, at));
+    }
+
     /// The number of the next order: above those of managers before this one.
     fn next_number(&mut self, now: Now) -> u64 {
         let now = u64::try_from(now.wall).unwrap_or(0);
@@ -208,8 +213,8 @@ impl Proofs {
     /// There are more blocks of the chunk: what was in vain may not be now.
     pub fn holders_changed(&mut self, chunk: &ChunkId) {
         let all = (*chunk, BenefactorId(0))..=(*chunk, BenefactorId(u32::MAX));
-        let own: Vec<_> = self.failing.range(all).map(|(key, _)| *key).collect();
-        own.iter().for_each(|key| _ = self.failing.remove(key));
+        // What was missed before, and is again, counts on.
+        self.failing.range_mut(all).for_each(|(_, (_, retry_ms))| *retry_ms = 0);
     }
 
     /// Whether a benefactor may doubt what another one has; each time counts.
@@ -338,8 +343,10 @@ impl Core {
                         let block = BlockId { chunk: own.chunk, encoding, index };
                         if self.proofs.may_doubt(by, now.ms) {
                             tracing::warn!(%by, %at, ?block, "a benefactor doesn't show a block that it says it has: the chunk is made safe without it");
-                            self.proofs.missed.insert((block, at), now.ms + MISSED_MS);
-                            self.locations.doubt(&block, at, &self.registry);
+                            // It may have said meanwhile that the block is gone.
+                            if self.locations.doubt(&block, at, &self.registry) {
+                                self.proofs.missed.insert((block, at), now.ms + MISSED_MS);
+                            }
                         }
                     }
                 }

@@ -108,6 +108,11 @@ impl Copies {
         self.running.contains_key(chunk) || self.failing.get(chunk).is_some_and(|failing| failing.waits)
     }
 
+    /// Whether a benefactor is to get a block of the chunk that was ordered.
+    pub fn is_ordered_for(&self, chunk: &ChunkId, at: BenefactorId) -> bool {
+        self.running.get(chunk).is_some_and(|running| running.to.contains(&at))
+    }
+
     pub fn take_called(&mut self) -> BTreeSet<BenefactorId> {
         std::mem::take(&mut self.called)
     }

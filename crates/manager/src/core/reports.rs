@@ -11,13 +11,16 @@ use stdchk_model::message::manager::{ManagerReply, ManagerRequest, Registration,
 use stdchk_model::{BenefactorId, BlockId, ErrorCode, Failure, Tier};
 
 use super::benefactors::Benefactor;
-use super::chunk::{Care, Chunk};
+use super::chunk::{Care, Chunk, Holder};
 use super::locations::BlockAge;
 use super::walks::Walk;
 use super::{Answer, Core, HostKey, Now, check_length};
 
 /// Most blocks that one answer to a heartbeat tells to delete: keeps the answer small.
 const DELETIONS_AT_ONCE: usize = 8192;
+
+/// Most blocks of one chunk at one benefactor: of an encoding it is given one each, and some more while hosts are few.
+const BLOCKS_OF_CHUNK_MAX: usize = 64;
 
 /// What a chunk of one block that no version refers to takes of the manager's memory, bytes, with its places in lists.
 const BROUGHT_BYTES: u64 = 320;
@@ -265,11 +268,15 @@ impl Core {
         if let Some(example) = absurd.first() {
             tracing::warn!(%id, count = absurd.len(), ?example, "a benefactor says that it has what can't be");
         }
-        let mut beyond = 0_usize;
+        let (mut beyond, mut room) = (0_usize, None);
         for stored in blocks {
-            if !self.may_bring(id, &stored.block) {
-                beyond += 1;
-                continue;
+            if self.is_made_up(id, &stored.block) {
+                let left = room.unwrap_or_else(|| self.room_for_made_up(id));
+                room = Some(left.saturating_sub(1));
+                if left == 0 {
+                    beyond += 1;
+                    continue;
+                }
             }
             self.confirm_one(id, (inventory, age), stored, now);
             self.keep_block(&stored.block, id);
@@ -283,25 +290,31 @@ impl Core {
         }
     }
 
-    /// Whether a benefactor may bring a block to the manager's mind: any of a chunk that a version refers to, others as long as those of its member
-    /// take no more memory than is then still free. What a session stores it takes receipts for, so that comes all the same.
-    fn may_bring(&self, id: BenefactorId, block: &BlockId) -> bool {
+    /// How many more blocks of chunks that no version refers to a benefactor may list: as many as leave those of its member no more memory than is
+    /// then still free. What a session stores it takes receipts for, so that comes all the same; and of what a backup names that is registered it is
+    /// only known by what benefactors list.
+    fn room_for_made_up(&self, id: BenefactorId) -> u64 {
         let all = self.sessions.memory_bytes() / BROUGHT_BYTES;
         let brought = self.locations.brought();
-        let is_known = |chunk: &Chunk| {
-            !chunk.is_brought()
-                || chunk
-                    .holders
-                    .iter()
-                    .any(|holder| holder.benefactor == id && holder.block(chunk.id) == *block)
-        };
-        if brought < all / 4 || self.locations.get(&block.chunk).is_some_and(is_known) {
-            return true;
+        if self.locations.holdings.is_any_registered() {
+            return u64::MAX;
+        }
+        if brought < all / 4 {
+            return all / 4 - brought;
         }
         let member = self.registry.get(id).and_then(|benefactor| benefactor.member);
         let of_member = self.registry.iter().filter(|(_, benefactor)| benefactor.member == member);
         let own: u64 = of_member.map(|(id, _)| self.locations.brought_by(id)).sum();
-        own < all.saturating_sub(brought)
+        all.saturating_sub(brought).saturating_sub(own) / 2
+    }
+
+    /// Whether this would be one more block of a chunk that no version refers to.
+    fn is_made_up(&self, id: BenefactorId, block: &BlockId) -> bool {
+        let is_known = |chunk: &Chunk| {
+            let is_it = |holder: &Holder| holder.benefactor == id && holder.block(chunk.id) == *block;
+            !chunk.is_brought() || chunk.holders.iter().any(is_it)
+        };
+        !self.locations.get(&block.chunk).is_some_and(is_known)
     }
 
     /// A benefactor says, itself or by a receipt, that it has a block.
@@ -313,18 +326,33 @@ impl Core {
         now: Now,
     ) {
         let block = &stored.block;
-        let is_safe = |chunk: &Chunk| chunk.is_safe(&self.registry);
-        // While benefactors tell what they have anew, it is chance who comes first. What was ordered was needed then.
-        let is_beyond_need = !self.locations.is_counting
-            && !self.copies.is_running(&block.chunk)
-            && self.locations.get(&block.chunk).is_some_and(is_safe);
+        let chunk = self.locations.get(&block.chunk);
+        let of_it =
+            chunk.into_iter().flat_map(|chunk| &chunk.holders).filter(|holder| holder.benefactor == id);
+        let is_there = |holder: &Holder| holder.block(block.chunk) == *block;
+        // So many are never stored there: whoever lists them has made them up.
+        if of_it.clone().count() >= BLOCKS_OF_CHUNK_MAX && !of_it.clone().any(is_there) {
+            return;
+        }
+        let is_ordered = self.copies.is_ordered_for(&block.chunk, id);
+        let is_safe = |chunk: &Chunk| match age {
+            // Who is yet to tell what it has may have what seems to be wanting.
+            BlockAge::New => {
+                chunk.is_safe(&self.registry) || chunk.wanted() > 0 && self.registry.is_pending()
+            }
+            // While all benefactors tell what they have anew, it is chance who comes first.
+            BlockAge::Unknown => chunk.is_safe(&self.registry) && !self.locations.is_counting,
+        };
+        let is_beyond_need = !is_ordered && chunk.is_some_and(is_safe);
         if !self.locations.confirm(stored, id, inventory, age, now.ms) {
             return;
         }
         if is_beyond_need {
             self.locations.set_beyond_need(block, id);
         }
-        if self.proofs.was_missed(block, id, now.ms) {
+        if is_ordered {
+            self.proofs.no_longer_missed(block, id);
+        } else if self.proofs.was_missed(block, id, now.ms) {
             self.locations.doubt(block, id, &self.registry);
         }
         self.proofs.holders_changed(&block.chunk);

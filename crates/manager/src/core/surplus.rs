@@ -44,7 +44,7 @@ impl Core {
         self.registry.iter().map(|(id, benefactor)| (id, benefactor.load.free_bytes)).collect()
     }
 
-    /// The surplus blocks of a chunk, those of the fullest holders; the space of those that go counts as free from now on. There is none while
+    /// The surplus blocks of a chunk, in the order in which they go; the space of those that go counts as free from now on. There is none while
     /// there is doubt. `None`: the chunk has no surplus.
     pub(super) fn surplus(
         &self,
@@ -61,7 +61,8 @@ impl Core {
             return None;
         }
         let mut certain = self.certain(chunk, spared, now);
-        certain.sort_by_cached_key(|holder| self.order_of_going(&chunk.id, holder, free));
+        let all: Vec<Held> = held(certain.iter(), &self.registry).collect();
+        certain.sort_by_cached_key(|holder| self.order_of_going(&chunk.id, holder, &all, free));
         let mut staying: Vec<Holder> =
             certain.iter().filter(|holder| !holder.leaves(&self.registry)).copied().collect();
         let (mut gone, mut unseen) = (Vec::new(), Vec::new());
@@ -82,22 +83,29 @@ impl Core {
         Some(Spare { gone, unseen })
     }
 
-    /// Which of the blocks that are too many go first: those on disks whose owners need the space. Then those that came when nothing was wanting. Then those of the member that chance chooses, since
-    /// members say themselves how full their disks are; of one member, and of the manager's own machine, those at the fullest benefactor.
+    /// Which of the blocks that are too many go first: those on disks whose owners need the space; then those that came when nothing was wanting; then
+    /// those of members that have several of `all`; then those of the member that chance chooses, since members say themselves how full their disks
+    /// are; then those at the fullest benefactor.
     fn order_of_going(
         &self,
         chunk: &ChunkId,
         holder: &Holder,
+        all: &[Held],
         free: &HashMap<BenefactorId, u64>,
-    ) -> (bool, bool, u8, u64, BenefactorId) {
+    ) -> (bool, bool, Reverse<usize>, u8, u64, BenefactorId) {
         let at = holder.benefactor;
+        let first = self.first_of_member(at, all);
+        let of_member =
+            all.iter().filter(|other| self.first_of_member(other.benefactor, all) == first).count();
         let benefactor = self.registry.get(at);
         let owes = benefactor.is_some_and(|benefactor| benefactor.load.owed_bytes > 0);
         let member = benefactor.and_then(|benefactor| benefactor.member);
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(&chunk.0).update(&member.map_or([0; 16], |member| member.0));
+        // Nobody outside can choose a member that comes last.
+        let mut hasher = blake3::Hasher::new_keyed(&self.key.0);
+        hasher.update(b"order of going").update(&chunk.0).update(&member.map_or([0; 16], |member| member.0));
         let [chance, ..] = *hasher.finalize().as_bytes();
-        (!owes, !holder.marks.is_beyond_need(), chance, free.get(&at).copied().unwrap_or(0), at)
+        let free = free.get(&at).copied().unwrap_or(0);
+        (!owes, !holder.marks.is_beyond_need(), Reverse(of_member), chance, free, at)
     }
 
     /// The blocks that are too many: the others that stay keep the distance `wanted`. Where these are more than one encoding needs, and nothing
@@ -106,40 +114,38 @@ impl Core {
         let (mut gone, mut staying): (Vec<Holder>, Vec<Holder>) =
             blocks.iter().partition(|holder| holder.leaves(&self.registry));
         gone.retain(|holder| holder.is_to_go(&self.registry));
-        let mut held: Vec<Held> = held(staying.iter(), &self.registry).collect();
+        let held: Vec<Held> = held(staying.iter(), &self.registry).collect();
         // A broken block keeps nobody's space.
         gone.retain(|holder| {
             let block = holder.held(&self.registry);
             block.trust == Trust::Broken || in_favour_of(&block, &held, wanted).is_some()
         });
-        let all = held.clone();
-        let of_its_member = |block: &Held| {
-            let first = self.first_of_member(block.benefactor, &all);
-            all.iter().filter(|other| self.first_of_member(other.benefactor, &all) == first).count()
+        let superfluous = match (superfluous(&held, wanted).is_empty(), favoured(&held, wanted)) {
+            (false, _) => self.spare_members(&held, wanted, |block, others| {
+                let first: Vec<Held> = std::iter::once(*block).chain(others.iter().copied()).collect();
+                superfluous(&first, wanted).contains(block)
+            }),
+            (true, Some(favoured)) => {
+                self.spare_members(&held, wanted, |block, _| block.encoding != favoured)
+            }
+            (true, None) => Vec::new(),
         };
-        held.sort_by_key(|block| Reverse(of_its_member(block)));
-        let mut superfluous = superfluous(&held, wanted);
-        if superfluous.is_empty()
-            && let Some(favoured) = favoured(&all, wanted)
-        {
-            superfluous = held.iter().filter(|block| block.encoding != favoured).copied().collect();
-        }
-        let superfluous = self.spare_members(&held, superfluous, wanted);
         staying.retain(|holder| superfluous.contains(&holder.held(&self.registry)));
         gone.append(&mut staying);
         gone
     }
 
-    /// Those of the superfluous blocks without which as many members have blocks as are wanted, as far as there are so many.
-    fn spare_members(&self, held: &[Held], superfluous: Vec<Held>, wanted: u8) -> Vec<Held> {
+    /// Those blocks that may go beside the others, one after the other, without which as many members have blocks as are wanted, as far as there are
+    /// so many.
+    fn spare_members(&self, held: &[Held], wanted: u8, may_go: impl Fn(&Held, &[Held]) -> bool) -> Vec<Held> {
         let mut left = held.to_vec();
         let least = wanted.min(self.distance_of_members(&left));
         let mut gone = Vec::new();
-        for block in superfluous {
-            let others: Vec<Held> = left.iter().filter(|other| **other != block).copied().collect();
-            if self.distance_of_members(&others) >= least {
+        for block in held {
+            let others: Vec<Held> = left.iter().filter(|other| *other != block).copied().collect();
+            if may_go(block, &others) && self.distance_of_members(&others) >= least {
                 left = others;
-                gone.push(block);
+                gone.push(*block);
             }
         }
         gone

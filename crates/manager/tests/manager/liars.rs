@@ -507,3 +507,43 @@ fn copies_of_one_member_go_before_the_one_of_another() {
     let deleted = told_to_delete(&mut pool, 4);
     assert!(deleted.len() == 1 && deleted.is_subset(&BTreeSet::from([2, 3])), "{deleted:?}");
 }
+
+#[test]
+fn two_copies_of_one_member_stay_before_what_others_bring_later() {
+    let mut pool = Pool::with_benefactors(4);
+    for (number, owner) in [(0, 1), (1, 1), (2, 2), (3, 3)] {
+        pool.register_member(number, MemberId([owner; 16]));
+    }
+    let file = pool.make(Ino::ROOT, "file", FileKind::File);
+    pool.write(1, file, &[1], &[0, 1]);
+    for number in [2, 3] {
+        pool.beat(number, &[1], &[]);
+    }
+    let deleted = told_to_delete(&mut pool, 4);
+    assert!(deleted.is_subset(&BTreeSet::from([2, 3])) || deleted.len() == 2, "{deleted:?}");
+    assert!(pool.locate(1).iter().any(|at| *at < 2), "one of the first stays");
+}
+
+#[test]
+fn a_benefactor_that_starts_again_keeps_its_place_before_what_came_meanwhile() {
+    for wanted in [1, 2] {
+        let mut pool = Pool::with_benefactors(4);
+        let folder = pool.make(Ino::ROOT, "app", FileKind::Directory);
+        let pairs = vec![("redundancy".to_owned(), format!("replicate:{wanted}"))];
+        pool.change(Change::SetPolicy { ino: folder, pairs }).unwrap();
+        let file = pool.make(folder, "file", FileKind::File);
+        let first: Vec<u32> = (0..wanted).collect();
+        pool.write(1, file, &[1], &first);
+        for number in 0..wanted {
+            // What it has is not known for a moment; then another one says that it has it, too.
+            pool.register_as(Some(number), Incarnation(77), None);
+            while pool.core.work(pool.now) {}
+            pool.beat(2 + number, &[1], &[]);
+            pool.inventory_as(number, Incarnation(77), &[1]).unwrap();
+            while pool.core.work(pool.now) {}
+            pool.goes_on_as(number, Incarnation(77));
+        }
+        let deleted = told_to_delete(&mut pool, 4);
+        assert!(deleted.iter().all(|number| *number >= 2), "{wanted} wanted: {deleted:?}");
+    }
+}

@@ -149,6 +149,11 @@ impl Holdings {
         self.by_commit.first().map(|(commit, _)| *commit).filter(|commit| self.may_return_to(*commit))
     }
 
+    /// Whether a backup is registered.
+    pub fn is_any_registered(&self) -> bool {
+        !self.registered.is_empty()
+    }
+
     /// Whether a recovery from keepers may bring back the state of this commit or an earlier one.
     fn may_return_to(&self, commit: u64) -> bool {
         self.kept.is_some_and(|kept| kept <= commit)

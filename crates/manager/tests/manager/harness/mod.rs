@@ -606,6 +606,12 @@ impl Pool {
         self.registrations.get(&(number, incarnation)).copied().unwrap_or(0)
     }
 
+    /// What speaks of a benefactor's first life speaks of this one from now on.
+    pub fn goes_on_as(&mut self, number: u32, incarnation: Incarnation) {
+        let registration = self.registration_in(number, incarnation);
+        self.registrations.insert((number, Incarnation(u64::from(number) + 1)), registration);
+    }
+
     /// The number of a benefactor's last registration in the life that `with_benefactors` gave it.
     pub fn first_registration(&self, number: u32) -> u64 {
         self.registration_in(number, Incarnation(u64::from(number) + 1))
