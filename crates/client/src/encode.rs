@@ -12,7 +12,6 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -22,6 +21,7 @@ use stdchk_protect::Blocks;
 use stdchk_protect::seal::Key;
 use stdchk_reduce::{Codec, Compression, Compressor, Effort, Pace};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
 
 /// Compressed chunks that may wait for their benefactors at the same time.
 const ENCODED_MAX: usize = 16;

@@ -185,14 +185,10 @@ impl NewStore {
         Ok(())
     }
 
-    /// Leaves out the numbers of files that were made after the copy. Clients that have these open come back with their numbers, and must
-    /// not find other files there. Not each manager is told that its store is older than what it had acknowledged.
     fn leave_out_given_up_inos(&mut self) -> Result<(), StoreError> {
         let Some(bytes) = &self.pool else { return Ok(()) };
-        let mut record: PoolRecord = decode(bytes, "the pool")?;
-        record.ino_ceiling = record.ino_ceiling.saturating_add(GIVEN_UP_INOS);
         let mut batch = Batch::default();
-        batch.put(Table::Pool, POOL_KEY, cbor::encode(&record));
+        batch.put(Table::Pool, POOL_KEY, without_given_up_inos(bytes)?);
         // What was used since is not in the copy.
         batch.put(Table::Token, TOKENS_FROM_KEY, tokens_from(second(wall_clock()), 0));
         self.import.put(&batch)
@@ -210,6 +206,15 @@ impl NewStore {
         self.leave_out_given_up_inos()?;
         self.import.finish(sequence)
     }
+}
+
+/// The record of the pool in a copy of the store. It leaves out the numbers of files that were made after the copy: clients that have these
+/// open come back with their numbers, and must not find other files there. Not each manager is told that its store is older than what it
+/// had acknowledged.
+pub(crate) fn without_given_up_inos(pool: &[u8]) -> Result<Vec<u8>, StoreError> {
+    let mut record: PoolRecord = decode(pool, "the pool")?;
+    record.ino_ceiling = record.ino_ceiling.saturating_add(GIVEN_UP_INOS);
+    Ok(cbor::encode(&record))
 }
 
 /// Reads the store in the manager's folder `directory` as a start of the manager does; what it holds.

@@ -419,7 +419,7 @@ impl Keeper {
             }
             Job::Work(answer) => {
                 // With a pause after each step the pauses would take most of the time.
-                let began = std::time::Instant::now();
+                let began = Instant::now();
                 let mut more = self.core.work(now);
                 while more && began.elapsed() < WORK_MAX {
                     more = self.core.work(now);

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{Batch, Snapshot, Store, StoreError, Stored, Visitor, up_to};
+use super::{Batch, Snapshot, Store, StoreError, Stored, Table, Visitor, up_to};
+use crate::backup::without_given_up_inos;
+use crate::record::POOL_KEY;
 
 /// Records in a map. Clones share it, so that a "restart" can open what a predecessor left.
 #[derive(Clone, Debug, Default)]
@@ -21,9 +23,22 @@ struct Kept {
 }
 
 impl MemoryStore {
-    /// A store of its own that holds what this one holds now, as a backup does.
+    /// A store of its own that holds what this one holds now.
     pub fn copy(&self) -> Self {
         Self { kept: Arc::new(Mutex::new(self.kept.lock().clone())) }
+    }
+
+    /// The store that a backup of this one is made into.
+    ///
+    /// # Errors
+    /// The record of the pool can't be read.
+    pub fn backup(&self) -> Result<Self, StoreError> {
+        let backup = self.copy();
+        let key = [&[Table::Pool as u8], POOL_KEY].concat();
+        if let Some(pool) = backup.kept.lock().records.get_mut(&key) {
+            *pool = without_given_up_inos(pool)?;
+        }
+        Ok(backup)
     }
 }
 

@@ -10,9 +10,10 @@ use stdchk_net::Bytes;
 use stdchk_protect::{Assembly, BadFragments, Gathered};
 
 use super::client::{Place, Step};
-use super::content::{Number, chunk, content, id, lies, make_the_chunk, name, shown};
+use super::content::{Number, chunk, content, id, is_made_up, lies, make_the_chunk, name, shown};
 use super::files::name_of;
 use super::model::{Content, NAMES, Shown};
+use super::node::Node;
 use super::plant::Plant;
 use super::world::{MEMORIES, World};
 
@@ -195,6 +196,7 @@ impl World {
             self.delete(node);
             self.work(node);
         }
+        self.hidden_moment_comes_to_light();
         for client in 0..self.clients.len() {
             if self.clients[client].step != Step::Idle {
                 self.client_step(client);
@@ -222,6 +224,7 @@ impl World {
         }
         self.check();
         last.unwrap_or_else(|why| panic!("{why}"));
+        self.least_distance = self.distance();
     }
 
     pub fn settle_a_little(&mut self) {
@@ -229,12 +232,7 @@ impl World {
         self.keepers_follow();
         self.long_time();
         self.collect_all();
-        for node in 0..self.nodes.len() {
-            self.delete_all(node);
-            while self.nodes[node].is_up() && !self.nodes[node].works.is_empty() {
-                self.work(node);
-            }
-        }
+        (0..self.nodes.len()).for_each(|node| self.work_all(node));
     }
 
     /// The chunks that versions name and of which not enough blocks are durable.
@@ -261,10 +259,14 @@ impl World {
     /// Whether every chunk is as far from loss as is wanted with no block more than that takes, and lies where the manager says,
     /// nothing else is there, and owners have the room that they need.
     fn is_tidy(&mut self) -> Result<(), String> {
-        if let Some(node) = self.nodes.iter().find(|node| node.owes() > 0) {
+        let (named, mut holders) = (self.named(), self.holders());
+        // What somebody made up of a chunk that a state may name to which somebody returns stays where it is: nobody can make it anew.
+        let is_kept =
+            |block: &BlockId| self.registered.is_some() && is_made_up(block) && !named.contains(&name(block));
+        let keeps = |node: &Node| node.disk.blocks().iter().any(is_kept);
+        if let Some(node) = self.nodes.iter().find(|node| node.owes() > 0 && !keeps(node)) {
             return Err(format!("{:?} owes its owner {} bytes", node.id, node.owes()));
         }
-        let (named, mut holders) = (self.named(), self.holders());
         let all: BTreeSet<Number> = named.iter().copied().chain(holders.keys().copied()).collect();
         for number in all.difference(&self.lost.clone()).copied() {
             let at = holders.remove(&number).unwrap_or_default();

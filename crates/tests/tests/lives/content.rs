@@ -251,10 +251,15 @@ pub fn shown(block: &BlockId) -> String {
         true => format!("{number}{compressed}"),
         false => {
             let (data, parity) = (encoding.code.data(), encoding.code.parity());
-            let made_up = if made_up_of(block).is_some() { "!" } else { "" };
+            let made_up = if is_made_up(block) { "!" } else { "" };
             format!("{number}:{data}+{parity}{compressed}{made_up}.{}", block.index)
         }
     }
+}
+
+/// Whether somebody made a block up.
+pub fn is_made_up(block: &BlockId) -> bool {
+    made_up_of(block).is_some()
 }
 
 /// Blocks in words.

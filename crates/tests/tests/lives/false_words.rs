@@ -152,6 +152,19 @@ impl World {
         self.note(format!("{:?} claims {}: {claim:?}", self.nodes[LIAR].id, content::shown(&block)));
         self.nodes[LIAR].lies_to_manager.claims.push(claim);
         self.claimed.insert(number);
+        if self.below(4) == 0 {
+            // What there seems to be too much of is trimmed meanwhile.
+            for _ in 0..6 {
+                self.long_time();
+                self.collect_all();
+                (0..self.nodes.len()).for_each(|node| self.work_all(node));
+            }
+        }
+    }
+
+    /// Whether the moment that it remembers is not known.
+    pub fn hides_moment(&self) -> bool {
+        self.nodes[LIAR].lies_to_manager.is_ill()
     }
 
     /// All comes to rest, and the benefactor says what is so.

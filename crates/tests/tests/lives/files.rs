@@ -142,6 +142,7 @@ impl World {
 
     pub fn tell_redundancy(&mut self, redundancy: Redundancy) {
         self.redundancy = redundancy;
+        self.nearer_may_do(self.distance());
         let pairs = vec![("redundancy".to_owned(), redundancy.to_string())];
         self.change(&Change::SetPolicy { ino: self.folder, pairs });
     }

@@ -15,8 +15,23 @@ impl World {
     pub fn keepers_event(&mut self) {
         match self.below(4) {
             0 => self.manager_loses_its_disk(),
+            1 => self.keepers_lag(),
             _ => self.keepers_follow(),
         }
+    }
+
+    /// A file goes that keepers know of, and all is collected before they hear of it; then the manager loses its disk.
+    fn keepers_lag(&mut self) {
+        if !self.has_keepers {
+            return;
+        }
+        self.keepers_follow();
+        self.unlink();
+        for _ in 0..3 {
+            self.long_time();
+            self.collect_all();
+        }
+        self.manager_loses_its_disk();
     }
 
     /// Keepers have all that is committed by now, durably.
@@ -26,6 +41,23 @@ impl World {
             self.note(format!("keepers have commit {}", copy.sequence));
             self.kept = Some(copy);
             self.tell_of_keepers();
+        }
+    }
+
+    /// A benefactor of ill will hid the moment that it remembers when the store was given up that it is of. Now it tells it, and that store is
+    /// given up once more.
+    pub fn hidden_moment_comes_to_light(&mut self) {
+        if !self.hides_moment {
+            return;
+        }
+        let Ok(ManagerReply::Status(status)) = self.ask(ManagerRequest::Status) else {
+            panic!("not a status")
+        };
+        if !status.set_back.is_empty() {
+            self.note("a moment that was hidden comes to light".to_owned());
+            self.hides_moment = false;
+            assert_eq!(self.ask(ManagerRequest::AcceptOlderStore), Ok(ManagerReply::Done));
+            self.keepers_follow();
         }
     }
 
@@ -47,6 +79,7 @@ impl World {
         self.disk = store;
         self.files.set_back_to(files);
         self.redundancy = redundancy;
+        self.nearer_may_do(self.distance());
         self.backup = None;
         self.earlier = None;
         let _ended = self.begin_manager();
@@ -59,7 +92,9 @@ impl World {
         for _ in 0..8 {
             self.long_time();
         }
+        self.hides_moment = self.hides_moment();
         assert_eq!(self.ask(ManagerRequest::AcceptOlderStore), Ok(ManagerReply::Done));
+        self.keepers_follow();
         self.check();
     }
 }

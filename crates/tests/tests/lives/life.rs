@@ -13,6 +13,9 @@ const DISASTER_EVERY: u32 = 125;
 /// Lives that are lived at most to make one short.
 const TRIES: usize = 600;
 
+/// Letters of a cause that are shown in a list.
+const CAUSE_SHOWN: usize = 200;
+
 /// What happens: each event has a number, which decides it together with the seed and the state of the world. So a part
 /// of the events is a life, too.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -28,6 +31,13 @@ pub struct Failure {
     history: String,
     /// How many events had begun.
     begun: usize,
+}
+
+impl Failure {
+    /// What went wrong, in one line.
+    pub fn cause(&self) -> String {
+        self.cause.chars().take_while(|letter| *letter != '\n').take(CAUSE_SHOWN).collect()
+    }
 }
 
 impl Life {

@@ -28,6 +28,14 @@ impl World {
         }
     }
 
+    /// The benefactor does all that it was ordered to make or to remove.
+    pub fn work_all(&mut self, node: usize) {
+        self.delete_all(node);
+        while self.nodes[node].is_up() && !self.nodes[node].works.is_empty() {
+            self.work(node);
+        }
+    }
+
     /// The benefactor does the next thing that it was ordered to make.
     pub fn work(&mut self, node: usize) {
         if !self.nodes[node].is_up() {

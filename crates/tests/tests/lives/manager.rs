@@ -33,6 +33,8 @@ pub struct Registered {
     commit: u64,
     /// The chunks that its versions name, all of which could be read when it was made.
     pub listed: BTreeSet<Number>,
+    /// How far from loss they are wanted at least.
+    pub least_distance: u8,
 }
 
 /// For how long backups are registered, milliseconds: longer than lives take.
@@ -131,6 +133,8 @@ impl World {
         let before = std::mem::replace(&mut self.core, load(&self.disk, self.starts, self.now));
         self.commit_store();
         self.tell_of_keepers();
+        // Of what no version names any more it learns from benefactors, and those may be away.
+        self.nearer_may_do(1);
         self.seen = None;
         self.strays.clear();
         for node in &mut self.nodes {
@@ -153,7 +157,8 @@ impl World {
             if let Ok(commit) = self.core.register_backup(KEEP_MS) {
                 self.commit_store();
                 assert_eq!(commit, self.disk.sequence(), "the copy is of another commit");
-                self.registered = Some(Registered { commit, listed });
+                let least_distance = self.least_distance;
+                self.registered = Some(Registered { commit, listed, least_distance });
             }
         }
         self.note(format!("the manager's store is copied, and the copy registered: {registers}"));
@@ -167,7 +172,7 @@ impl World {
     /// A copy of the manager's store as it is now.
     pub fn copy_of_store(&self) -> Backup {
         let (files, redundancy) = (self.files.clone(), self.redundancy);
-        let (store, start, sequence) = (self.disk.copy(), self.starts, self.disk.sequence());
+        let (store, start, sequence) = (self.disk.backup().unwrap(), self.starts, self.disk.sequence());
         Backup { store, start, sequence, files, redundancy, registered: None }
     }
 
@@ -188,14 +193,23 @@ impl World {
     }
 
     /// So many benefactors may be lost: what the registered backup alone names is kept as far from loss as its versions were, which may be
-    /// nearer.
+    /// nearer. What is further away may be trimmed at the same moment.
     pub fn expect_losses(&mut self, losses: usize) {
         let (named, holders, nodes) = (self.named(), self.holders(), self.nodes.len());
         let Some(registered) = &mut self.registered else { return };
         registered.listed.retain(|number| {
             let survives = |at| true_distance(at, nodes) as usize > losses;
-            named.contains(number) || holders.get(number).is_some_and(survives)
+            let is_wanted = usize::from(registered.least_distance) > losses;
+            named.contains(number) || is_wanted && holders.get(number).is_some_and(survives)
         });
+    }
+
+    /// Until all has come to rest, chunks may be wanted as near to loss as this: so a folder asks, or nobody knows more of them.
+    pub fn nearer_may_do(&mut self, distance: u8) {
+        self.least_distance = self.least_distance.min(distance);
+        if let Some(registered) = &mut self.registered {
+            registered.least_distance = registered.least_distance.min(self.least_distance);
+        }
     }
 
     /// Whether some benefactor remembers what the copy of the store lacks.
@@ -226,6 +240,7 @@ impl World {
         let is_kept = match (&mut self.registered, &registered) {
             (Some(then), Some(now)) if then.commit == now.commit => {
                 then.listed.clone_from(&now.listed);
+                then.least_distance = now.least_distance;
                 true
             }
             (Some(then), _) => {
@@ -267,6 +282,7 @@ impl World {
         assert_eq!(self.ask(ManagerRequest::AcceptOlderStore), Ok(ManagerReply::Done));
         self.keepers_follow();
         self.redundancy = redundancy;
+        self.nearer_may_do(self.distance());
         let unreadable = self.unreadable();
         if let Some(registered) = self.registered.as_ref().filter(|_| is_kept) {
             let gone = unreadable.intersection(&registered.listed).next();

@@ -254,6 +254,8 @@ impl Files {
         let last = version.commits.pop().filter(|commit| commit.content == *content);
         // What it asked for in the file whose place another one took, it is told of this one.
         let (asked, is_last) = last.map_or((moment, false), |commit| (commit.asked, commit.is_last));
+        // A session that commits again, since an answer was lost or since more was written, keeps the number of its version.
+        let asked = version.commits.iter().map(|commit| commit.asked).chain([asked]).min().unwrap();
         version.commits =
             vec![Commit { content: content.clone(), is_last, asked, told: Some(moment), given_up: None }];
     }

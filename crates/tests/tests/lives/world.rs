@@ -33,6 +33,8 @@ pub struct World {
     pub plant: Plant,
     /// What the folder asks for.
     pub redundancy: Redundancy,
+    /// How far from loss chunks are wanted at least since all was at rest.
+    pub least_distance: u8,
     /// What folders may ask for in this life.
     pub redundancies: Vec<Redundancy>,
     /// There are too few benefactors for some of these.
@@ -47,6 +49,8 @@ pub struct World {
     pub has_keepers: bool,
     /// What they have of it.
     pub kept: Option<Backup>,
+    /// A benefactor of ill will told no moment that is so when what keepers have took the place of the manager's store.
+    pub hides_moment: bool,
     /// The backup that is registered.
     pub registered: Option<Registered>,
     pub now: Now,
@@ -119,6 +123,7 @@ impl World {
             random: 0,
             plant,
             redundancy: redundancies[at],
+            least_distance: redundancies[at].distance(),
             redundancies,
             is_narrow,
             runtime: tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap(),
@@ -128,6 +133,7 @@ impl World {
             backup: None,
             has_keepers: seed % 5 == 4 && memories == 0,
             kept: None,
+            hides_moment: false,
             registered: None,
             now,
             folder: Ino::ROOT,
