@@ -36,7 +36,7 @@ use plant::Plant;
 
 /// Lives of the usual run: some seconds.
 const LIVES: u64 = 400;
-/// Lives in which a planted mistake must be found; most are within the first ten, the rest within some hundreds.
+/// Lives in which a planted mistake must be found, from the one on that is known to find it.
 const LIVES_TO_FIND: u64 = 3000;
 
 fn number(name: &str) -> Option<u64> {
