@@ -31,7 +31,7 @@ const READ_BYTES: u64 = 1 << 20;
 const READS_AHEAD: usize = 4;
 
 /// Zeros that are written at once where a stream gets a hole.
-const ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 /// What `stat` counts blocks in, bytes. (stat(3type))
 const STAT_BLOCK_BYTES: u64 = 512;
 
