@@ -260,9 +260,14 @@ impl World {
     /// nothing else is there, and owners have the room that they need.
     fn is_tidy(&mut self) -> Result<(), String> {
         let (named, mut holders) = (self.named(), self.holders());
-        // What somebody made up of a chunk that a state may name to which somebody returns stays where it is: nobody can make it anew.
-        let is_kept =
-            |block: &BlockId| self.registered.is_some() && is_made_up(block) && !named.contains(&name(block));
+        // Of a chunk that a state may name to which somebody returns, nobody can make anew what somebody made up, or too few fragments.
+        let is_whole = |number: &Number| {
+            holders.get(number).is_some_and(|at| suffice(at.iter().map(|(block, _)| block)))
+        };
+        let is_kept = |block: &BlockId| {
+            let number = name(block);
+            self.registered.is_some() && !named.contains(&number) && (is_made_up(block) || !is_whole(&number))
+        };
         let keeps = |node: &Node| node.disk.blocks().iter().any(is_kept);
         if let Some(node) = self.nodes.iter().find(|node| node.owes() > 0 && !keeps(node)) {
             return Err(format!("{:?} owes its owner {} bytes", node.id, node.owes()));

@@ -21,13 +21,14 @@ pub enum Plant {
 }
 
 impl Plant {
-    pub const ALL: [Self; 7] = [
-        Self::DiskForgets,
-        Self::StoreIsSetBack,
-        Self::SpoolIsLost,
-        Self::ToldBeforeStored,
-        Self::TwoDisksAreLost,
-        Self::MemoryIsCalledDisk,
-        Self::NeverJoined,
+    /// All of them, and the life from which on each is looked for: one that is known to find it.
+    pub const ALL: [(Self, u64); 7] = [
+        (Self::DiskForgets, 0),
+        (Self::StoreIsSetBack, 0),
+        (Self::SpoolIsLost, 3),
+        (Self::ToldBeforeStored, 0),
+        (Self::TwoDisksAreLost, 0),
+        (Self::MemoryIsCalledDisk, 14),
+        (Self::NeverJoined, 0),
     ];
 }
