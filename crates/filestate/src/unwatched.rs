@@ -247,6 +247,8 @@ mod tests {
         assert_eq!(store.unwatched().unwrap(), [""; 0], "it may have been killed while it was loaded");
         store.settle_reports(false).unwrap();
         assert_eq!(store.unwatched().unwrap(), [""; 0]);
+        let name = store.starting(Start::Spawn, b"./program").unwrap();
+        store.started_as(&name, child.id());
         store.settle_reports(true).unwrap();
         store.note_unwatched("other", "it is static");
         store.note_unwatched("other", "it is static");

@@ -6,4 +6,5 @@ pub mod listing;
 pub mod names;
 pub mod process;
 pub mod roundabout;
+pub mod signals;
 pub mod variadic;
