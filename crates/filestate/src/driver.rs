@@ -417,7 +417,7 @@ fn loadable(library: PathBuf) -> Result<PathBuf> {
 /// The running program and the signals around it.
 struct Supervisor {
     child: Child,
-    /// What the program is to report in as.
+    /// The name by which the program reports in.
     reports_as: Option<String>,
     signals: Receiver<Heard>,
     notes: Vec<String>,

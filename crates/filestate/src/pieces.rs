@@ -1,7 +1,6 @@
 //! Mapped files, of which a checkpoint keeps what changed since the last one.
 //!
-//! What is written to a shared mapping is announced by no call, so the whole of it must be known at the start of every
-//! interval. The one idea: it is looked at in pieces, each known by its digest and by the kept file that holds it. A piece
+//! No call announces a write to a shared mapping, so the whole of it must be known at the start of every interval. The one idea: it is looked at in pieces, each known by its digest and by the kept file that holds it. A piece
 //! whose digest is the same is stated to lie where it lay; only the others are copied, to a kept file of this interval. A kept file
 //! that is stated again gets a second name in this interval, so that it stays when its first interval is forgotten.
 //!

@@ -59,7 +59,7 @@ impl Store {
                 let path = [KEPT.as_bytes(), b"/", &name].concat();
                 let about = rustix::fs::statat(self.root(), path.as_slice(), AtFlags::SYMLINK_NOFOLLOW);
                 // What a running job has moved on meanwhile takes no space here.
-                // One that has several names is counted in parts.
+                // A file with several names is counted in parts.
                 sum += about.map_or(0, |about| {
                     about.st_blocks.cast_unsigned() * STAT_BLOCK_BYTES / about.st_nlink.max(1)
                 });

@@ -13,7 +13,7 @@ use crate::store::Store;
 const NAMED_MAX: usize = 8;
 const FIRED: &str = "fired";
 
-/// What happens to a file.
+/// An event of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// It is renamed to its name.

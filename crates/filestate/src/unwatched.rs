@@ -1,10 +1,10 @@
 //! Programs of the run that nobody watched.
 //!
-//! The one idea: a program counts as unwatched from the moment it is started until its library reports in. Whoever starts it
-//! leaves a link in the store, whose name says which process it is and whose target is the program; the library removes it
-//! before the program's own code runs. So nothing has to be known about why a library isn't loaded (a script whose
-//! interpreter is static, file capabilities, a sandbox that hides it), and a kill at any moment loses nothing. What is known to
-//! be unwatched beforehand, or only in part, is a line of a file.
+//! The one idea: a program counts as unwatched from the moment it is started until its library reports in. The process that
+//! starts it leaves a link in the store, whose name says which process it is and whose target is the program; the library removes
+//! it before the program's own code runs. So nothing has to be known about why a library isn't loaded (a script whose
+//! interpreter is static, file capabilities, a sandbox that hides it), and a kill at any moment loses nothing. Reasons that are
+//! known beforehand, and programs that are not watched in all that they do, are lines of a file.
 //!
 //! A kill of the whole job meets programs whose libraries are being loaded, and which changed nothing. So a link that is about
 //! as old as the last sign of life in the store counts for nothing, unless the run ended well.

@@ -126,7 +126,7 @@ int stdchk_variadic_execle(const char *path, const char *first, ...) {
 extern void *stdchk_preload_real_dlopen(void);
 extern void stdchk_preload_loaded(void);
 
-/* What was loaded is looked at. The C library takes the caller of `dlopen` by its return address, and looks for a name
+/* Newly loaded objects are looked at. The C library takes the caller of `dlopen` by its return address, and looks for a name
  * without a slash where that object says: there the call is a jump, and what was loaded is looked at later. */
 void *stdchk_variadic_dlopen(const char *file, int mode) {
     void *(*real)(const char *, int) = (void *(*)(const char *, int))stdchk_preload_real_dlopen();

@@ -99,7 +99,7 @@ pub fn renamed(watch: &Watch, to: (BorrowedFd<'_>, &[u8])) {
 }
 
 /// The descriptor is about to be closed, which commits its file to the pool: if that is one of a checkpoint set, the
-/// file state is taken first. What a trigger waits for goes to [`closed`] after the close.
+/// file state is taken first. A file that a trigger waits for goes to [`closed`] after the close.
 pub fn closing(fd: c_int) -> Option<Closing> {
     let watch = watch()?;
     if watch.follows_sets()

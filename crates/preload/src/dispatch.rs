@@ -3,8 +3,8 @@
 //!
 //! Only a process is armed in which such code was found, for each of its calls costs some tens of nanoseconds more then. The
 //! kernel keeps it per thread and gives it to no child: new threads and forked children are armed anew, and threads that were
-//! there before by a signal to each. What can't be done inside a handler, as making a thread with its own stack, lets its thread
-//! go on without dispatch, and is written down.
+//! there before by a signal to each. A call that can't be made inside a handler, as one that makes a thread with its own stack,
+//! lets its thread go on without dispatch, and is written down.
 
 use std::ops::Range;
 
@@ -73,7 +73,7 @@ mod kernel {
     const PR_SYS_DISPATCH_ON: usize = 1;
     const ALLOW: u8 = 0;
     const BLOCK: u8 = 1;
-    /// What `si_code` says of a dispatched call.
+    /// The `si_code` of a dispatched call.
     const SYS_USER_DISPATCH: c_int = 2;
     /// The length of the instruction `syscall`.
     const SYSCALL_BYTES: i64 = 2;
@@ -100,7 +100,7 @@ mod kernel {
     thread_local! {
         /// Read by the kernel at each call from outside of the range.
         static SELECTOR: Cell<u8> = const { Cell::new(ALLOW) };
-        /// What it is outside of decisions.
+        /// Its value outside of decisions.
         static RESTS_AT: Cell<u8> = const { Cell::new(ALLOW) };
         static HAS_GIVEN_UP: Cell<bool> = const { Cell::new(false) };
     }

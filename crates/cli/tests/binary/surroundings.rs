@@ -16,7 +16,7 @@ fn a_tree_that_is_renamed_while_its_job_runs_is_protected_as_before() {
     std::fs::write(old.join("tree/a"), "before\n").unwrap();
     std::fs::write(old.join("tree/b"), "before\n").unwrap();
     let script = format!(
-        "echo > started; while [ -e '{}' ]; do sleep 0.02; done; echo after > a; sh -c 'rm b; echo > c'",
+        "echo > started; while [ -e '{}' ]; do :; done; echo after > a; sh -c 'rm b; echo > c'",
         old.display()
     );
     let mut job = stdchk(&old.join("tree"), &["run", "--", "sh", "-c", &script]).spawn().unwrap();

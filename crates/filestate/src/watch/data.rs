@@ -213,8 +213,8 @@ impl Watch {
     }
 
     /// Where the file system shares blocks, keeps the regions around `needed` that way: that costs about as much as the copy of
-    /// one block. What cannot be shared is left to be copied. So does a process that may write no long files, with copies: the
-    /// kept file is no longer than the file itself, while the log grows.
+    /// one block. The rest is copied to the log. A process that may write no long files keeps all regions that way, copied where
+    /// blocks can't be shared: the kept file is no longer than the file itself, while the log grows.
     fn share_region(
         &self,
         file: &mut PhysicalFile,

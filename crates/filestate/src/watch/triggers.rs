@@ -44,8 +44,8 @@ impl Watch {
         Some((trigger::find(triggers, Event::Renamed, &path)?, path))
     }
 
-    /// The descriptor `number` is about to be closed: its file, if a trigger waits for that. One that nothing was changed
-    /// through is no writer's.
+    /// The descriptor `number` is about to be closed: its file, if a trigger waits for that. A descriptor that nothing was
+    /// changed through is no writer's.
     pub fn closes_trigger(&self, fd: BorrowedFd<'_>, number: RawFd) -> Option<Closing> {
         if !self.waits_for_closing || !self.is_looked_at(number) {
             return None;

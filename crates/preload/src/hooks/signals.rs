@@ -59,7 +59,7 @@ pub unsafe extern "C-unwind" fn sigaction(
 
 type Routine = unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void;
 
-/// What a new thread runs.
+/// The routine of a new thread, and its argument.
 struct Started(Routine, *mut c_void);
 
 /// `pthread_create`: the new thread's calls are dispatched where the process's are.

@@ -90,7 +90,7 @@ struct Listing {
     checkpoints: Vec<Checkpoint>,
     /// What going back over what came after the last checkpoint needs, bytes.
     kept_since_bytes: u64,
-    /// What the user should know of the run.
+    /// Notes on the run: triggers without a checkpoint, programs that were not watched, checkpoints that failed.
     notes: Vec<String>,
 }
 
