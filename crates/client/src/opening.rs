@@ -38,7 +38,11 @@ impl Inner {
         ino: Ino,
         version: Option<u64>,
     ) -> Result<(Option<VersionInfo>, Option<MapRoot>, Attr), Failure> {
-        match self.manager.ask(&ManagerRequest::OpenVersion { ino, version }).await? {
+        match self
+            .manager
+            .ask(&ManagerRequest::OpenVersion { ino, version, client: Some(self.client) })
+            .await?
+        {
             ManagerReply::Version { info, root, attr, .. } => Ok((info, root, attr)),
             _ => Err(crate::unexpected("OpenVersion")),
         }

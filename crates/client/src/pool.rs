@@ -174,6 +174,8 @@ pub(crate) struct Inner {
     /// One comparison of versions at a time.
     pub(crate) learning: Semaphore,
     pub(crate) sessions: Mutex<HashMap<SessionId, Weak<Session>>>,
+    /// The versions that are open to be read, by the sessions that committed them, with the number of their readers.
+    pub(crate) reads: Mutex<HashMap<SessionId, usize>>,
     pub(crate) holds: Holds,
     pub(crate) client: ClientId,
     /// The manager was told on which machine this client writes.
@@ -205,6 +207,7 @@ impl Pool {
             cache: ChunkCache::new(Arc::clone(&fetcher), cached),
             protocol: config.protocol,
             reading_ahead: AtomicU64::new(0),
+            reads: Mutex::default(),
             gathered: BufferPool::for_purpose("gathered pieces", GATHERED_BYTES),
             containers: Containers::new(),
             maker,
@@ -927,6 +930,7 @@ struct Placed {
 
 /// Keeps the client's lease, and its sessions known to the manager.
 async fn keep_alive(pool: Weak<Inner>) {
+    let mut told_reads = false;
     for round in 1_u64.. {
         tokio::time::sleep(Duration::from_millis(CLIENT_KEEPALIVE_MS)).await;
         let Some(pool) = pool.upgrade() else { return };
@@ -938,6 +942,16 @@ async fn keep_alive(pool: Weak<Inner>) {
                 continue;
             }
         };
+        let reads: Vec<SessionId> = pool.reads.lock().keys().copied().take(LIST_ENTRIES_MAX).collect();
+        // Whoever reads nothing tells so as long as something was open.
+        if (!reads.is_empty() || std::mem::replace(&mut told_reads, false))
+            && let Err(failure) = {
+                told_reads = !reads.is_empty();
+                pool.manager.ask(&ManagerRequest::Reading { client: pool.client, sessions: reads }).await
+            }
+        {
+            tracing::warn!(%failure, "the manager could not be told what is read here");
+        }
         // A manager that was started anew doesn't know.
         if pool.writes.load(Ordering::Relaxed)
             && let Err(failure) = pool.tell_machine().await

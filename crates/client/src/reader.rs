@@ -92,6 +92,9 @@ impl Reader {
         opened: Attr,
         content: (Option<MapRoot>, Arc<MapView>),
     ) -> Self {
+        if let Some(info) = &info {
+            *pool.reads.lock().entry(info.session).or_default() += 1;
+        }
         Self { pool, info, opened, content: Mutex::new(content), ahead: Mutex::default() }
     }
 
@@ -235,6 +238,19 @@ impl Reader {
             true => None,
             false => ahead.turn.take().or_else(|| Some(Turn::take(&self.pool))),
         };
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let Some(info) = &self.info else { return };
+        let mut reads = self.pool.reads.lock();
+        if let Some(readers) = reads.get_mut(&info.session) {
+            *readers -= 1;
+            if *readers == 0 {
+                reads.remove(&info.session);
+            }
+        }
     }
 }
 

@@ -102,6 +102,23 @@ pub enum Exposure {
     Unbounded,
 }
 
+/// Which versions stay of a file that belongs to no checkpoint set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
+pub enum Versions {
+    /// All.
+    #[n(0)]
+    Keep,
+    /// So many of the newest, at least 1.
+    #[n(1)]
+    Newest(#[n(0)] u32),
+}
+
+impl Default for Versions {
+    fn default() -> Self {
+        Self::Newest(2)
+    }
+}
+
 /// How the files of a folder are treated.
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode, Serialize)]
 pub struct Policy {
@@ -166,6 +183,10 @@ pub struct Policy {
     #[n(16)]
     #[cbor(default)]
     pub local: Local,
+    /// Which versions stay of a file that belongs to no set.
+    #[n(17)]
+    #[cbor(default)]
+    pub versions: Versions,
 }
 
 impl Default for Policy {
@@ -188,6 +209,7 @@ impl Default for Policy {
             encryption: None,
             placement: "round-robin".to_owned(),
             local: Local::No,
+            versions: Versions::default(),
         }
     }
 }
@@ -203,7 +225,7 @@ pub struct Key {
 }
 
 /// The keys of a policy, in the order in which they are shown.
-pub const KEYS: [Key; 17] = [
+pub const KEYS: [Key; 18] = [
     Key {
         name: "redundancy",
         meaning: &[
@@ -378,6 +400,17 @@ pub const KEYS: [Key; 17] = [
         },
     },
     Key {
+        name: "versions",
+        meaning: &[
+            "replace:2 keeps the newest 2 versions of a file that belongs to no checkpoint set; keep keeps all",
+        ],
+        get: |policy| policy.versions.to_string(),
+        set: |policy, value| {
+            policy.versions = value.parse()?;
+            Ok(())
+        },
+    },
+    Key {
         name: "encryption",
         meaning: &[
             "none, or the key with which clients encrypt what they write from now on, as `stdchk key list` prints",
@@ -511,6 +544,34 @@ impl FromStr for Semantics {
     }
 }
 
+impl fmt::Display for Versions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Keep => f.write_str("keep"),
+            Self::Newest(newest) => write!(f, "replace:{newest}"),
+        }
+    }
+}
+
+impl Serialize for Versions {
+    fn serialize<S: serde::Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+        out.collect_str(self)
+    }
+}
+
+impl FromStr for Versions {
+    type Err = Failure;
+
+    fn from_str(value: &str) -> Result<Self, Failure> {
+        if value == "keep" {
+            return Ok(Self::Keep);
+        }
+        let newest = value.strip_prefix("replace:").and_then(|newest| newest.parse().ok());
+        let why = "`keep`, or `replace:2` with the number of the newest versions that stay, at least 1, is expected";
+        newest.filter(|newest| *newest > 0).map(Self::Newest).ok_or_else(|| invalid("versions", value, why))
+    }
+}
+
 impl fmt::Display for Exposure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -590,6 +651,7 @@ mod tests {
             ("ranks", "4"),
             ("local", "prefer"),
             ("lifetime", "replace:3 every:100"),
+            ("versions", "replace:7"),
             ("encryption", "0123456789abcdef01234567"),
         ] {
             policy.set(key, value).unwrap();
@@ -617,6 +679,7 @@ mod tests {
             ("exposure", "soon"),
             ("exposure", "0s"),
             ("lifetime", "replace:none"),
+            ("versions", "replace:0"),
             ("encryption", "aes"),
             ("stripe", "-1"),
             ("x", "1"),

@@ -25,6 +25,8 @@ pub struct UsageEntry {
     pub logical_bytes: u64,
     /// What is left of it when every chunk is counted once, bytes.
     pub distinct_bytes: u64,
+    /// What of that only versions need that aren't their file's newest, bytes.
+    pub older_bytes: u64,
 }
 
 /// What is held at and below a place.
@@ -36,7 +38,25 @@ pub struct Usage {
     pub total: UsageEntry,
 }
 
-type Chunks = HashMap<ChunkId, u32>;
+/// Chunks with their lengths, and whether the newest version of a file needs them.
+#[derive(Default)]
+struct Chunks(HashMap<ChunkId, (u32, bool)>);
+
+impl Chunks {
+    fn add(&mut self, chunks: impl IntoIterator<Item = (ChunkId, (u32, bool))>) {
+        for (chunk, (length, is_newest)) in chunks {
+            self.0.entry(chunk).or_insert((length, false)).1 |= is_newest;
+        }
+    }
+
+    /// Bytes of all, and of those that no newest version needs.
+    fn bytes(&self) -> (u64, u64) {
+        self.0.values().fold((0, 0), |(all, older), (length, is_newest)| {
+            let length = u64::from(*length);
+            (all + length, older + if *is_newest { 0 } else { length })
+        })
+    }
+}
 
 impl Pool {
     /// How much the versions hold that are kept of what is in a folder, or of a file. Copies for redundancy aren't counted.
@@ -46,18 +66,18 @@ impl Pool {
     /// [`Code::NotFound`](crate::Code::NotFound): there is no such thing.
     pub async fn usage(&self, target: &Target) -> Result<Usage> {
         let pool = &self.client;
-        let (mut entries, mut total, mut all) = (Vec::new(), UsageEntry::default(), Chunks::new());
+        let (mut entries, mut total, mut all) = (Vec::new(), UsageEntry::default(), Chunks::default());
         for place in places(pool, target).await? {
             let used = namespace::if_still_there(usage(pool, &place.target).await)?;
             let Some((usage, chunks)) = used else { continue };
             total.files += usage.files;
             total.versions += usage.versions;
             total.logical_bytes += usage.logical_bytes;
-            all.extend(chunks);
+            all.add(chunks.0);
             entries.push(usage);
         }
         total.path = target.path();
-        total.distinct_bytes = bytes(&all);
+        (total.distinct_bytes, total.older_bytes) = all.bytes();
         Ok(Usage { entries, total })
     }
 }
@@ -75,16 +95,16 @@ async fn places(pool: &Client, target: &Target) -> Result<Vec<Found>> {
 
 async fn usage(pool: &Client, target: &Target) -> Result<(UsageEntry, Chunks)> {
     let mut usage = UsageEntry { path: target.path(), ..UsageEntry::default() };
-    let mut chunks = Chunks::new();
+    let mut chunks = Chunks::default();
     for file in namespace::files(pool, target).await? {
         let used = usage_of(pool, &file.target);
         let Some((found, new)) = namespace::if_still_there(used.await)? else { continue };
         usage.files += found.files;
         usage.versions += found.versions;
         usage.logical_bytes += found.logical_bytes;
-        chunks.extend(new);
+        chunks.add(new.0);
     }
-    usage.distinct_bytes = bytes(&chunks);
+    (usage.distinct_bytes, usage.older_bytes) = chunks.bytes();
     Ok((usage, chunks))
 }
 
@@ -100,8 +120,10 @@ async fn usage_of(pool: &Client, target: &Target) -> Result<(UsageEntry, Chunks)
 }
 
 async fn file_usage(pool: &Client, target: &Target, attr: &Attr) -> Result<(UsageEntry, Chunks)> {
-    let (mut usage, mut chunks) = (UsageEntry { files: 1, ..UsageEntry::default() }, Chunks::new());
-    for info in namespace::kept_versions(pool, attr.ino).await.about(target.shown())? {
+    let (mut usage, mut chunks) = (UsageEntry { files: 1, ..UsageEntry::default() }, Chunks::default());
+    let versions = namespace::kept_versions(pool, attr.ino).await.about(target.shown())?;
+    let newest = versions.iter().map(|info| info.version).max();
+    for info in versions {
         let all: Vec<ChunkRef> = match pool.all_chunks(attr.ino, info.version).await {
             Err(failure)
                 if failure.code == ErrorCode::NotFound
@@ -115,11 +137,8 @@ async fn file_usage(pool: &Client, target: &Target, attr: &Attr) -> Result<(Usag
         };
         usage.versions += 1;
         usage.logical_bytes += info.size;
-        chunks.extend(all.into_iter().map(|chunk| (chunk.id, chunk.length)));
+        let is_newest = Some(info.version) == newest;
+        chunks.add(all.into_iter().map(|chunk| (chunk.id, (chunk.length, is_newest))));
     }
     Ok((usage, chunks))
-}
-
-fn bytes(chunks: &Chunks) -> u64 {
-    chunks.values().map(|length| u64::from(*length)).sum()
 }

@@ -12,7 +12,7 @@ use crate::output::{self, Table};
 #[derive(Args, Debug)]
 #[command(after_help = "\
 `logical` is what the readers of all kept versions see, `distinct` what is left of it when every chunk is counted
-once; copies for redundancy are not counted. Lines share chunks: the total is less than their sum.
+once, `older` what of that only older versions need; copies for redundancy are not counted. Lines share chunks: the total is less than their sum.
 
 Example:
   stdchk du
@@ -37,10 +37,11 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Outcome {
 }
 
 fn print(usage: &Usage) -> Outcome {
-    let mut table = Table::new(&[">logical", ">distinct", ">files", ">versions", "name"]);
+    let mut table = Table::new(&[">logical", ">distinct", ">older", ">files", ">versions", "name"]);
     let mut row = |usage: &UsageEntry, name: String| {
         let (logical, distinct) = (size::human(usage.logical_bytes), size::human(usage.distinct_bytes));
-        table.row([logical, distinct, usage.files.to_string(), usage.versions.to_string(), name]);
+        let older = size::human(usage.older_bytes);
+        table.row([logical, distinct, older, usage.files.to_string(), usage.versions.to_string(), name]);
     };
     usage.entries.iter().for_each(|usage| row(usage, output::shown(&usage.path)));
     row(&usage.total, "total".to_owned());

@@ -13,7 +13,7 @@
 //! |---|---|
 //! | begins | a writer finds no room, and none is under way |
 //! | is followed by another one | a writer finds no room while one is under way |
-//! | goes on | there is garbage that was brought up just now, or keepers lag, or deletions are on their way |
+//! | goes on | older versions are still looked for that may go, or there is garbage that was brought up just now, or keepers lag, or deletions are on their way |
 //! | ends | nothing more comes of it, or it takes too long, or nothing may be collected |
 
 use std::collections::{HashMap, HashSet};
@@ -167,6 +167,7 @@ impl Core {
 
     /// Begins an effort to make room, or another one behind that which is under way. The number of efforts that are over once it is.
     pub fn make_room(&mut self, now: Now) -> u64 {
+        self.thinning.hurry();
         let efforts = &mut self.efforts;
         efforts.wanted = match efforts.began_ms {
             Some(_) => efforts.over + 2,
@@ -208,12 +209,15 @@ impl Core {
             let has_orders = self.deletions.iter().any(|(id, queue)| is_online(id) && !queue.is_empty());
             let deletes = self.efforts.deleting.keys().any(is_online);
             let waits = self.locations.holdings.waits_for_keepers().is_some();
-            self.collecting.passed_over_young || has_orders || deletes || waits
+            self.collecting.passed_over_young || has_orders || deletes || waits || self.thinning.is_busy()
         };
         if !may_more_come {
             let efforts = &mut self.efforts;
             (efforts.over, efforts.changes) = (efforts.over + 1, efforts.changes + 1);
             efforts.began_ms = (efforts.wanted > efforts.over).then_some(now.ms);
+            if self.makes_room() {
+                self.thinning.hurry();
+            }
         }
         false
     }

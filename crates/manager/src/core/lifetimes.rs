@@ -253,6 +253,7 @@ impl Namespace {
 impl Core {
     /// Something happened to a file that may let a set of its folders go.
     pub(super) fn sets_changed(&mut self, ino: Ino) {
+        self.thin_later(ino);
         let Ok(inode) = self.namespace.inode(ino) else { return };
         let parents: Vec<Ino> = std::iter::once(inode.parent).chain(inode.other_parents()).collect();
         // Each folder on the way is looked at once, however many names lead through it.
@@ -273,12 +274,19 @@ impl Core {
     /// A change of the namespace may let sets go.
     pub(super) fn sets_changed_by(&mut self, change: &Change, entry: Option<&Attr>) {
         match (change, entry) {
+            (Change::SetPolicy { ino, pairs }, _) if pairs.iter().any(|(key, _)| key == "versions") => {
+                self.thinning.search(*ino);
+                if pairs.len() > 1 {
+                    self.lifetimes.begin_anew(*ino);
+                }
+            }
             (Change::SetPolicy { ino, pairs }, _)
                 if pairs.iter().any(|(key, _)| {
                     ["lifetime", "naming", "ranks", "redundancy"].contains(&key.as_str())
                 }) =>
             {
                 self.lifetimes.begin_anew(*ino);
+                self.thinning.search(*ino);
             }
             (Change::Seal { ino, .. } | Change::Finish { ino }, _) => self.lifetimes.begin_anew(*ino),
             (Change::Rename { parent, name, new_parent, .. }, Some(moved)) => {
@@ -288,7 +296,10 @@ impl Core {
                     .for_each(|directory| self.sets_in_changed(directory, &mut seen));
                 // Something is where it was only if they changed places.
                 let other = self.namespace.find(*parent, name).ok().flatten();
-                [Some(moved.ino), other].into_iter().flatten().for_each(|ino| self.moved(ino));
+                for ino in [Some(moved.ino), other].into_iter().flatten() {
+                    self.moved(ino);
+                    self.thin_moved(ino);
+                }
             }
             (Change::Link { parent, .. }, Some(_)) => self.sets_in_changed(*parent, &mut HashSet::new()),
             _ => {}

@@ -366,8 +366,13 @@ impl Core {
 
     /// Whether each chunk of a set's member has its blocks at benefactors that are on-line and keep them; how many chunks were looked at.
     fn is_whole(&mut self, member: &SetMember) -> (bool, usize) {
-        let Ok(policy) = self.namespace.policy(member.ino) else { return (false, 1) };
-        let root = self.version_of(member.ino, member.version).map(|version| version.root.clone());
+        self.is_version_whole(member.ino, member.version)
+    }
+
+    /// Whether each chunk of a version has its blocks at benefactors that are on-line and keep them; how many chunks were looked at.
+    pub(super) fn is_version_whole(&mut self, ino: Ino, number: u64) -> (bool, usize) {
+        let Ok(policy) = self.namespace.policy(ino) else { return (false, 1) };
+        let root = self.version_of(ino, number).map(|version| version.root.clone());
         let Some(root) = root else { return (false, 1) };
         let wanted = policy.redundancy.distance_with(self.registry.remaining()).max(1);
         let slots = self.references.slots_of(&root, &self.locations);

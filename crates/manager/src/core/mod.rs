@@ -33,6 +33,7 @@ mod persist;
 mod placing;
 mod policies;
 mod proofs;
+mod readers;
 mod references;
 mod registered;
 mod relief;
@@ -46,6 +47,7 @@ mod state;
 mod surplus;
 mod table;
 mod terms;
+mod thinning;
 mod versions;
 mod walks;
 
@@ -206,6 +208,8 @@ pub struct Core {
     efforts: collection::Efforts,
     emptying: memory::Emptying,
     lifetimes: lifetimes::Lifetimes,
+    thinning: thinning::Thinning,
+    readers: readers::Readers,
     select: Box<dyn Select>,
     /// Sessions of before the manager's start were given their time to come back.
     settled: bool,
@@ -292,6 +296,8 @@ impl Core {
             efforts: collection::Efforts::default(),
             emptying: memory::Emptying::default(),
             lifetimes: lifetimes::Lifetimes::default(),
+            thinning: thinning::Thinning::default(),
+            readers: readers::Readers::default(),
             select: Box::new(RoundRobin),
             settled: false,
             unsettled_until_ms: setting.timing.client_lease_ms,
@@ -448,8 +454,17 @@ impl Core {
                 self.hosts.hear(client, now.ms);
                 Ok(ManagerReply::Sessions(self.sessions.hear(client, now.ms)))
             }
+            Q::OpenVersion { ino, version, client } => self.open_version(ino, version, client, now),
+            Q::Reading { client, sessions } => {
+                check_length("versions that are read", sessions.len())?;
+                self.readers.reads(client, sessions, now.ms);
+                Ok(ManagerReply::Done)
+            }
             Q::Attend { client, machine, sent } => self.attend(client, machine, &sent, now),
-            Q::Leave(client) => self.leave(client),
+            Q::Leave(client) => {
+                self.readers.leave(client);
+                self.leave(client)
+            }
             Q::Explain { ino, machine } => self.explain(ino, machine, now),
             Q::Register { .. } => self.register(request, now),
             Q::BeginInventory { id, registration } => self.begin_inventory(id, registration, now),
@@ -485,10 +500,6 @@ impl Core {
             // Its shell waits for the room that is made.
             Q::Space | Q::MakeRoom => ManagerReply::Space(self.space()),
             Q::Versions(ino) => ManagerReply::Versions(namespace.versions_of(ino)?),
-            Q::OpenVersion { ino, version } => {
-                let (info, root) = namespace.version(ino, version)?.unzip();
-                ManagerReply::Version { info, root, attr: namespace.attr(ino)?, hold: None }
-            }
             Q::Similar(ino) => {
                 let (info, root) = namespace.similar(ino, self.asking_maker)?.unzip();
                 ManagerReply::Version { info, root, attr: namespace.attr(ino)?, hold: None }
@@ -576,6 +587,14 @@ impl Core {
     /// Rises whenever somebody who waits for copies should ask again.
     pub fn copies_made(&self) -> u64 {
         self.locations.exposure().changes()
+    }
+
+    fn open_version(&mut self, ino: Ino, version: Option<u64>, client: Option<ClientId>, now: Now) -> Answer {
+        let (info, root) = self.namespace.version(ino, version)?.unzip();
+        if let (Some(client), Some(info)) = (client, &info) {
+            self.readers.opens(client, info.session, now.ms);
+        }
+        Ok(ManagerReply::Version { info, root, attr: self.namespace.attr(ino)?, hold: None })
     }
 
     fn locate(&self, chunks: &[ChunkId]) -> Result<Vec<ChunkLocations>, Failure> {
@@ -674,6 +693,11 @@ impl Core {
             size::human(space.reserved_bytes),
             size::human(space.free_bytes)
         );
+        let (versions, files) = (self.namespace.versions, self.namespace.len());
+        let message = match versions > files as u64 {
+            true => format!("{message}; {versions} versions of files are kept"),
+            false => message,
+        };
         let held = self.locations.holdings.sum_of_backups();
         let message = match held.bytes {
             0 => message,
@@ -688,7 +712,7 @@ impl Core {
             true => {
                 "have benefactors resumed that are paused or drained (`stdchk benefactor resume`), or add some"
             }
-            false => "remove files, or add benefactors",
+            false => "remove files, or versions (`stdchk du` shows what they take), or add benefactors",
         };
         Failure::new(ErrorCode::NoSpace, message).then(next)
     }
@@ -862,6 +886,7 @@ impl Core {
         }
         self.update_states(now);
         let may_store = self.has_room && !is_set_back;
+        self.readers.tick(now.ms, self.setting.timing.client_lease_ms);
         self.rankings.tick(now.ms);
         self.hosts.tick(now.ms, self.setting.timing.client_lease_ms, may_store);
         if may_store {
@@ -895,6 +920,7 @@ impl Core {
         }
         self.namespace.drop_all_unused();
         self.lifetimes.search(Ino::ROOT);
+        self.thinning.search(Ino::ROOT);
     }
 }
 

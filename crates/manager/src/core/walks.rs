@@ -52,7 +52,7 @@ impl Walk {
 }
 
 /// Kinds of work beside requests.
-const KINDS: u8 = 4;
+const KINDS: u8 = 5;
 
 /// Walks that have not come to their end.
 #[derive(Debug, Default)]
@@ -88,6 +88,7 @@ impl Core {
                 0 => self.walk_on(),
                 1 => self.look_on(now),
                 2 => self.empty_memory(now),
+                3 => self.thin_on(now),
                 _ => self.collect_by_itself(now),
             }
         })

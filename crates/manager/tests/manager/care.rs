@@ -461,3 +461,37 @@ fn after_a_restart_it_is_known_how_many_copies_are_wanted() {
     assert_eq!((status.chunks_at_risk, status.chunks_lost), (1, 1), "the piece {piece} was never reported");
     assert_eq!(u64::from(CHUNK_LENGTH), status.unique_bytes);
 }
+
+#[test]
+fn an_effort_to_make_room_takes_nothing_that_a_session_holds_or_one_that_is_forgotten_may_hold() {
+    let mut pool = Pool::with_benefactors(1);
+    let folder = pool.make(Ino::ROOT, "app", FileKind::Directory);
+    let (removed, written) =
+        (pool.make(folder, "removed", FileKind::File), pool.make(folder, "written", FileKind::File));
+    let effort = |pool: &mut Pool| {
+        let over = pool.core.make_room(pool.now);
+        for _ in 0..5 {
+            pool.pass_alive(1_000, &[0]);
+            while pool.core.work(pool.now) {}
+        }
+        assert_eq!(pool.core.efforts().0, over, "it comes to its end");
+    };
+    pool.write(1, removed, &[1], &[0]);
+    pool.open(2, written);
+    pool.secure(2, &[2], &[0]);
+    pool.change(Change::Unlink { parent: folder, name: "removed".to_owned() }).unwrap();
+    pool.pass_alive(3_000, &[0]);
+    effort(&mut pool);
+    assert!(pool.locate(1).is_empty() && pool.locate(2) == [0]);
+    // Its client falls silent, and may come back.
+    for _ in 0..40 {
+        pool.pass(1_000);
+        pool.beat(0, &[], &[]);
+    }
+    assert_eq!(pool.status().sessions, 0);
+    effort(&mut pool);
+    assert_eq!(pool.locate(2), [0]);
+    pool.pass_alive(60_000, &[0]);
+    effort(&mut pool);
+    assert!(pool.locate(2).is_empty());
+}

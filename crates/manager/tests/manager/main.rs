@@ -37,3 +37,4 @@ mod service;
 mod sessions;
 mod surplus;
 mod terms;
+mod versions;

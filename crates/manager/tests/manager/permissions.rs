@@ -170,8 +170,12 @@ const TABLE: &[(&str, Asking, [&str; 3])] = &[
     ("seal", |t| change(Change::Seal { ino: t.app, timestep: 1.into(), sealed: true }), ["oa", "ogta", "oa"]),
     ("finish", |t| change(Change::Finish { ino: t.app }), ["oa", "ogta", "oa"]),
     ("versions", |t| Q::Versions(t.file), ["oga", "ogta", "ota"]),
-    ("read a map", |t| Q::OpenVersion { ino: t.file, version: None }, ["oga", "ogta", "ota"]),
-    ("read an older map", |t| Q::OpenVersion { ino: t.file, version: Some(1) }, ["oga", "ogta", "ota"]),
+    ("read a map", |t| Q::OpenVersion { ino: t.file, version: None, client: None }, ["oga", "ogta", "ota"]),
+    (
+        "read an older map",
+        |t| Q::OpenVersion { ino: t.file, version: Some(1), client: None },
+        ["oga", "ogta", "ota"],
+    ),
     (
         "the chunks of a version",
         |t| Q::ChunksOf { ino: t.file, version: 1, after: None },
@@ -246,6 +250,7 @@ const TABLE: &[(&str, Asking, [&str; 3])] = &[
     ("locate", |_| Q::Locate { chunks: vec![chunk(1)] }, ["ogta", "ogta", "ogta"]),
     ("doubt", |_| Q::Doubt { chunk: chunk(1), encoding: EncodingId::PLAIN }, ["ogta", "ogta", "ogta"]),
     ("keep alive", |_| Q::KeepAlive(CLIENT), ["ogta", "ogta", "ogta"]),
+    ("reading", |_| Q::Reading { client: CLIENT, sessions: Vec::new() }, ["ogta", "ogta", "ogta"]),
     (
         "attend",
         |_| Q::Attend { client: CLIENT, machine: MachineId([1; 16]), sent: Vec::new() },
@@ -404,7 +409,7 @@ fn numbers_that_are_guessed_lead_nowhere_through_a_closed_folder() {
     tree.pool.change(set(tree.app, Some(0o700), None)).unwrap();
     for request in [
         Q::GetAttr(deep),
-        Q::OpenVersion { ino: deep, version: None },
+        Q::OpenVersion { ino: deep, version: None, client: None },
         Q::Lookup { parent: tree.sub, name: "deep".to_owned() },
         Q::ReadDir { ino: tree.sub, after: None, limit: 9 },
         Q::Resolve { path: "app/sub/deep".to_owned() },

@@ -587,7 +587,8 @@ fn what_was_closed_early_and_never_committed_stays_on_record_and_readers_pass_it
     pool.restart();
     assert_eq!((states(&mut pool, file), pool.status().versions_lost), (recorded.to_vec(), 2));
     assert_eq!(pool.root(file, None), pool.root(file, Some(1)));
-    let refused = pool.ask(ManagerRequest::OpenVersion { ino: file, version: Some(3) }).unwrap_err();
+    let refused =
+        pool.ask(ManagerRequest::OpenVersion { ino: file, version: Some(3), client: None }).unwrap_err();
     assert!(refused.code == ErrorCode::NotFound && refused.message.contains("closed early"), "{refused}");
     assert!(pool.change(Change::DropVersion { ino: file, version: 1 }).is_err(), "the only one with content");
     for version in [2, 3] {

@@ -225,7 +225,7 @@ fn an_adversary_that_asks_the_manager_itself_gets_nothing_of_another_user() {
         let of_alice = SessionId([1; 16]);
         let requests = [
             ManagerRequest::GetAttr(ino),
-            ManagerRequest::OpenVersion { ino, version: None },
+            ManagerRequest::OpenVersion { ino, version: None, client: None },
             ManagerRequest::Versions(ino),
             ManagerRequest::Similar(ino),
             open(2),

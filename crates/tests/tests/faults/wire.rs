@@ -238,18 +238,16 @@ fn manager_requests() -> Vec<Vec<u8>> {
     let receipts =
         vec![(BenefactorId(0), Receipt::new(&ReceiptKey([1; 32]), incarnation, 1 << 40, vec![stored]))];
     let mut requests: Vec<Q> = changes().into_iter().map(|change| Q::Change { id, change }).collect();
+    requests.extend([Q::Space, Q::MakeRoom, Q::Benefactors, Q::Status]);
     requests.extend([
         Q::Lookup { parent, name },
         Q::GetAttr(ino),
         Q::Resolve { path: "app/work".to_owned() },
         Q::ReadDir { ino: parent, after: Some("a".to_owned()), limit: 10 },
         Q::ReadLink(ino),
-        Q::Space,
-        Q::MakeRoom,
         Q::Versions(ino),
-        Q::OpenVersion { ino, version: Some(1) },
+        Q::OpenVersion { ino, version: Some(1), client: None },
         Q::Locate { chunks: vec![some_chunk(1).id] },
-        Q::Benefactors,
         Q::Similar(ino),
         Q::OpenSession { session, client, ino, durability: None },
         Q::Reserve { session, bytes: 1 << 20, avoid: vec![BenefactorId(0)] },
@@ -273,9 +271,9 @@ fn manager_requests() -> Vec<Vec<u8>> {
         Q::Closing { session, size: 1000, changes: 1 },
         Q::CloseSession { session, interrupted: true },
         Q::KeepAlive(client),
+        Q::Reading { client, sessions: vec![session] },
         Q::GetPolicy(ino),
         Q::Sets(parent),
-        Q::Status,
         Registration {
             id: Some(benefactor),
             incarnation,

@@ -24,7 +24,7 @@ impl World {
         ino: Ino,
         version: Option<u64>,
     ) -> Option<(Option<VersionInfo>, Option<MapRoot>)> {
-        match self.ask(ManagerRequest::OpenVersion { ino, version }) {
+        match self.ask(ManagerRequest::OpenVersion { ino, version, client: None }) {
             Ok(ManagerReply::Version { info, root, .. }) => Some((info, root)),
             Err(failure) if failure.code == ErrorCode::NotFound => None,
             other => panic!("an answer to a question for a version: {other:?}"),

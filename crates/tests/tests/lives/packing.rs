@@ -53,7 +53,8 @@ impl World {
         let Some(set) = sets.iter().find(is_whole) else { return false };
         let mut members = Vec::new();
         for member in &set.members {
-            let request = ManagerRequest::OpenVersion { ino: member.ino, version: Some(member.version) };
+            let request =
+                ManagerRequest::OpenVersion { ino: member.ino, version: Some(member.version), client: None };
             let Ok(ManagerReply::Version { info: Some(info), root: Some(root), .. }) = self.ask(request)
             else {
                 panic!("a member of a complete set is not there")

@@ -343,7 +343,7 @@ fn records(bytes: &[u8]) {
         ManagerRequest::Status,
         ManagerRequest::ReadDir { ino: Ino::ROOT, after: None, limit: 100 },
         ManagerRequest::Sets(Ino(2)),
-        ManagerRequest::OpenVersion { ino: Ino(3), version: None },
+        ManagerRequest::OpenVersion { ino: Ino(3), version: None, client: None },
         ManagerRequest::Space,
     ];
     for request in reading {

@@ -287,7 +287,7 @@ impl Pool {
     }
 
     pub fn root(&mut self, ino: Ino, version: Option<u64>) -> Option<MapRoot> {
-        match self.ask(ManagerRequest::OpenVersion { ino, version }).unwrap() {
+        match self.ask(ManagerRequest::OpenVersion { ino, version, client: None }).unwrap() {
             ManagerReply::Version { root, .. } => root,
             other => panic!("{other:?}"),
         }

@@ -60,6 +60,18 @@ pub enum ManagerRequest {
     /// Space and counts of the pool. Answered by `Space`.
     #[n(5)]
     Space,
+    /// The versions that a client goes on reading, by the sessions that committed them; at most
+    /// [`crate::limits::LIST_ENTRIES_MAX`]. Those that it opened in the last seconds count without being named. Sent with signs of life.
+    /// Answered by `Done`.
+    #[n(73)]
+    Reading {
+        /// The client.
+        #[n(0)]
+        client: ClientId,
+        /// The sessions.
+        #[n(1)]
+        sessions: Vec<SessionId>,
+    },
     /// As `Space`, for a writer that finds the pool full: the manager collects what may go, and answers once there is room for a
     /// chunk, or nothing makes any. Answered by `Space`.
     #[n(72)]
@@ -90,6 +102,9 @@ pub enum ManagerRequest {
         /// Its version number.
         #[n(1)]
         version: Option<u64>,
+        /// Who goes on reading it, if somebody does: `versions` of the folder lets none of these go.
+        #[n(2)]
+        client: Option<ClientId>,
     },
     /// The chunks that a version needs, those that hold its map included: for who can't read the map, which may be encrypted. In
     /// the order of their names, at most [`crate::limits::LIST_ENTRIES_MAX`]. Answered by `Chunks`.

@@ -92,6 +92,7 @@ impl Request {
             | Self::Names { .. }
             | Self::CloseSession { .. }
             | Self::KeepAlive(_)
+            | Self::Reading { .. }
             | Self::Attend { .. }
             | Self::Leave(_)
             | Self::Explain { .. }
@@ -181,6 +182,7 @@ impl Request {
             | Self::Locate { .. }
             | Self::Doubt { .. }
             | Self::KeepAlive(_)
+            | Self::Reading { .. }
             | Self::Attend { .. }
             | Self::Leave(_)
             | Self::AwaitCopies { .. } => Ok(()),

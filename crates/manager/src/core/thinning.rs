@@ -1,0 +1,245 @@
+//! Versions of files that belong to no checkpoint set: the newest stay, as many as the folder's `versions` says ([0712]).
+//!
+//! A file is looked at after a version of it was closed, after it got a name, after the policy of a folder above it changed, and after a start of
+//! the manager. Versions are counted that are closed and *whole*, as with sets ([`super::look`]): what is older than the last that counts goes. So
+//! a version goes only if others can take its place, and nobody reads it. A file that has as many closed versions, of which one isn't whole or
+//! is read, is looked at again. What was replaced a moment ago stays for a minute: somebody may have replaced it by mistake. Where a writer finds
+//! no room ([`super::collection`]), it goes at once.
+//!
+//! Only versions go. Their chunks stay for whatever else names them: sessions and files in spools that build on them, and backups.
+//!
+//! [0712]: ../../../../docs/design/0712-versions-of-files.md
+
+use std::collections::{BTreeSet, HashSet, VecDeque};
+use std::ops::Bound;
+
+use stdchk_model::Ino;
+use stdchk_model::message::manager::VersionState;
+use stdchk_model::policy::Versions;
+
+use super::inode::{Body, Inode, Version};
+use super::namespace::Namespace;
+use super::{Core, Now};
+
+/// A version stays for so long after a newer one took its place, unless a writer finds no room, milliseconds of the manager's life.
+const REPLACED_MS: u64 = 60_000;
+/// A file is looked at again after this time if versions of it are not whole, or are read, milliseconds.
+const WAIT_MS: u64 = 5_000;
+
+/// What is to be looked at.
+#[derive(Debug, Default)]
+pub(super) struct Thinning {
+    /// Directories that are gone through with all below, each with the entry behind which to go on.
+    directories: VecDeque<(Ino, Option<String>)>,
+    files: VecDeque<Ino>,
+    /// The same files.
+    queued: HashSet<Ino>,
+    /// Files that wait for copies or readers, by the time at which they are looked at again.
+    waiting: BTreeSet<(u64, Ino)>,
+}
+
+impl Thinning {
+    /// Has all files at and below a directory looked at.
+    pub fn search(&mut self, directory: Ino) {
+        self.directories.push_back((directory, None));
+    }
+
+    fn add(&mut self, file: Ino) {
+        if self.queued.insert(file) {
+            self.files.push_back(file);
+        }
+    }
+
+    fn next(&mut self) -> Option<Ino> {
+        let file = self.files.pop_front()?;
+        self.queued.remove(&file);
+        Some(file)
+    }
+
+    /// Has a file looked at again after this time, milliseconds.
+    fn wait(&mut self, file: Ino, now_ms: u64, wait_ms: u64) {
+        self.waiting.insert((now_ms.saturating_add(wait_ms), file));
+    }
+
+    /// Has those looked at that have waited.
+    fn end_waiting(&mut self, now_ms: u64) {
+        while let Some((_, file)) = self.waiting.first().copied().filter(|(due, _)| *due <= now_ms) {
+            self.waiting.pop_first();
+            self.add(file);
+        }
+    }
+
+    /// Has all looked at that wait: a writer needs room.
+    pub fn hurry(&mut self) {
+        self.end_waiting(u64::MAX);
+    }
+
+    /// Whether something is to be looked at now.
+    pub fn is_busy(&self) -> bool {
+        !self.files.is_empty() || !self.directories.is_empty()
+    }
+}
+
+impl Namespace {
+    /// How many of the newest versions of a file stay; `None`: all, since a folder of it says so or it may belong to a set.
+    fn versions_to_keep(&self, ino: Ino) -> Option<u32> {
+        let inode = self.inode(ino).ok()?;
+        let mut most = 0;
+        for (parent, name) in names_of(inode) {
+            if self.may_be_of_set(parent, name) {
+                return None;
+            }
+            match self.policy_from(parent).ok()?.versions {
+                Versions::Keep => return None,
+                Versions::Newest(newest) => most = most.max(newest),
+            }
+        }
+        (most > 0).then_some(most)
+    }
+
+    /// Whether the patterns of a folder above read a name in a directory, or can't be read themselves.
+    fn may_be_of_set(&self, directory: Ino, name: &str) -> bool {
+        let (mut at, mut path) = (directory, name.to_owned());
+        while at != Ino::ROOT {
+            let Ok(inode) = self.inode(at) else { return true };
+            if self.is_folder_of_sets(at) {
+                let naming = self.policy_from(at).ok().and_then(|policy| policy.naming.parse().ok());
+                let naming: Option<stdchk_model::naming::Naming> = naming;
+                if naming.is_none_or(|naming| naming.read(&path).is_some()) {
+                    return true;
+                }
+            }
+            path = format!("{}/{path}", inode.name);
+            at = inode.parent;
+        }
+        false
+    }
+
+    /// Drops a version that readers don't see. Nothing else of the file changes.
+    fn drop_older(&mut self, ino: Ino, number: u64) {
+        let Ok(file) = self.file_mut(ino) else { return };
+        if file.newest().is_some_and(|(newest, _)| newest > number)
+            && let Some(version) = file.versions.remove(&number)
+        {
+            self.forget_version(ino, number, &version);
+        }
+    }
+}
+
+/// All names of a file.
+fn names_of(inode: &Inode) -> impl Iterator<Item = (Ino, &str)> {
+    let first = (inode.links > 0).then_some((inode.parent, inode.name.as_str()));
+    first.into_iter().chain(inode.others.iter().map(|(parent, name)| (*parent, name.as_str())))
+}
+
+impl Core {
+    /// Has a file looked at of which older versions may go.
+    pub(super) fn thin_later(&mut self, ino: Ino) {
+        if self.namespace.file(ino).is_ok_and(|file| file.versions.len() > 1) {
+            self.thinning.add(ino);
+        }
+    }
+
+    /// Has what now has this name looked at.
+    pub(super) fn thin_moved(&mut self, ino: Ino) {
+        match self.namespace.directory(ino) {
+            Ok(_) => self.thinning.search(ino),
+            Err(_) => self.thin_later(ino),
+        }
+    }
+
+    /// Drops some of the versions that may go. Tells whether there is more to do at once.
+    pub(super) fn thin_on(&mut self, now: Now) -> bool {
+        // Whose sessions are still to come back is not known yet, or what is here may be out of date.
+        if !self.settled || self.history.check().is_err() {
+            return false;
+        }
+        self.thinning.end_waiting(now.ms);
+        self.search_some();
+        let mut left = self.setting.steps;
+        while left > 0 {
+            let Some(ino) = self.thinning.next() else { break };
+            left = left.saturating_sub(self.thin(ino, now).max(1));
+        }
+        self.settle_references();
+        self.thinning.is_busy()
+    }
+
+    /// Goes through a part of the directories.
+    fn search_some(&mut self) {
+        let Some((ino, after)) = self.thinning.directories.pop_front() else { return };
+        let Ok(directory) = self.namespace.directory(ino) else { return };
+        let start = after.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        let entries = directory.entries.range::<str, _>((start, Bound::Unbounded));
+        let mut last = None;
+        for (count, (name, below)) in entries.enumerate() {
+            if count >= self.setting.steps {
+                self.thinning.directories.push_front((ino, last));
+                return;
+            }
+            match self.namespace.inode(*below).map(|inode| &inode.body) {
+                Ok(Body::Directory(_)) => self.thinning.search(*below),
+                Ok(Body::File(file)) if file.versions.len() > 1 => self.thinning.add(*below),
+                _ => {}
+            }
+            last = Some(name.clone());
+        }
+    }
+
+    /// Drops the versions of a file that may go; how many steps that took.
+    fn thin(&mut self, ino: Ino, now: Now) -> usize {
+        let Some(newest) = self.namespace.versions_to_keep(ino) else { return 1 };
+        let Ok(file) = self.namespace.file(ino) else { return 1 };
+        let is_closed = |(_, version): &(&u64, &Version)| version.state == VersionState::Closed;
+        let closed: Vec<u64> = file.versions.iter().filter(is_closed).map(|(number, _)| *number).collect();
+        let (mut whole, mut steps, mut last) = (0, 1, None);
+        for number in closed.iter().rev() {
+            let (is_whole, done) = self.is_version_whole(ino, *number);
+            (whole, steps) = (whole + u32::from(is_whole), steps + done);
+            if whole == newest {
+                last = Some(*number);
+                break;
+            }
+        }
+        let Some(last) = last else {
+            if closed.len() > newest as usize {
+                self.thinning.wait(ino, now.ms, WAIT_MS);
+            }
+            return steps;
+        };
+        let (older, wait_ms) = self.older_than(ino, last);
+        if !older.is_empty() {
+            tracing::debug!(%ino, versions = older.len(), "older versions of a file go");
+        }
+        steps += older.len();
+        older.into_iter().for_each(|number| self.namespace.drop_older(ino, number));
+        if let Some(wait_ms) = wait_ms {
+            self.thinning.wait(ino, now.ms, wait_ms);
+        }
+        steps
+    }
+
+    /// Versions of a file that are older than this one and may go now; and after what time others may, milliseconds, if there are some.
+    fn older_than(&self, ino: Ino, last: u64) -> (Vec<u64>, Option<u64>) {
+        let (mut going, mut wait_ms): (Vec<u64>, Option<u64>) = (Vec::new(), None);
+        let Ok(file) = self.namespace.file(ino) else { return (going, wait_ms) };
+        let mut newer_lived_ms = 0;
+        for (number, version) in file.versions.range(..=last).rev() {
+            let replaced_ms = self.namespace.lived_ms.saturating_sub(newer_lived_ms);
+            newer_lived_ms = version.lived_ms;
+            if *number == last || matches!(version.state, VersionState::Open | VersionState::Lost) {
+                continue;
+            }
+            let left_ms = match replaced_ms {
+                _ if self.readers.is_read(version.session) => WAIT_MS,
+                _ if self.makes_room() => 0,
+                replaced_ms => REPLACED_MS.saturating_sub(replaced_ms),
+            };
+            match left_ms {
+                0 => going.push(*number),
+                left_ms => wait_ms = Some(wait_ms.map_or(left_ms, |before| before.min(left_ms))),
+            }
+        }
+        (going, wait_ms)
+    }
+}
