@@ -301,7 +301,10 @@ impl Core {
                     self.thin_moved(ino);
                 }
             }
-            (Change::Link { parent, .. }, Some(_)) => self.sets_in_changed(*parent, &mut HashSet::new()),
+            (Change::Link { parent, .. }, Some(named)) => {
+                self.thin_later(named.ino);
+                self.sets_in_changed(*parent, &mut HashSet::new());
+            }
             _ => {}
         }
     }

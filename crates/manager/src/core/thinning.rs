@@ -10,7 +10,7 @@
 //!
 //! [0712]: ../../../../docs/design/0712-versions-of-files.md
 
-use std::collections::{BTreeSet, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::Bound;
 
 use stdchk_model::Ino;
@@ -26,6 +26,9 @@ const REPLACED_MS: u64 = 60_000;
 /// A file is looked at again after this time if versions of it are not whole, or are read, milliseconds.
 const WAIT_MS: u64 = 5_000;
 
+/// Most names of a file of which versions go: each is read with the patterns of all folders above it, after each commit.
+const NAMES_MAX: usize = 64;
+
 /// What is to be looked at.
 #[derive(Debug, Default)]
 pub(super) struct Thinning {
@@ -36,6 +39,8 @@ pub(super) struct Thinning {
     queued: HashSet<Ino>,
     /// Files that wait for copies or readers, by the time at which they are looked at again.
     waiting: BTreeSet<(u64, Ino)>,
+    /// That time of each of them.
+    due: HashMap<Ino, u64>,
 }
 
 impl Thinning {
@@ -58,13 +63,18 @@ impl Thinning {
 
     /// Has a file looked at again after this time, milliseconds.
     fn wait(&mut self, file: Ino, now_ms: u64, wait_ms: u64) {
-        self.waiting.insert((now_ms.saturating_add(wait_ms), file));
+        let due = now_ms.saturating_add(wait_ms);
+        if let Some(before) = self.due.insert(file, due) {
+            self.waiting.remove(&(before, file));
+        }
+        self.waiting.insert((due, file));
     }
 
     /// Has those looked at that have waited.
     fn end_waiting(&mut self, now_ms: u64) {
         while let Some((_, file)) = self.waiting.first().copied().filter(|(due, _)| *due <= now_ms) {
             self.waiting.pop_first();
+            self.due.remove(&file);
             self.add(file);
         }
     }
@@ -84,6 +94,9 @@ impl Namespace {
     /// How many of the newest versions of a file stay; `None`: all, since a folder of it says so or it may belong to a set.
     fn versions_to_keep(&self, ino: Ino) -> Option<u32> {
         let inode = self.inode(ino).ok()?;
+        if inode.others.len() >= NAMES_MAX {
+            return None;
+        }
         let mut most = 0;
         for (parent, name) in names_of(inode) {
             if self.may_be_of_set(parent, name) {
@@ -241,5 +254,24 @@ impl Core {
             }
         }
         (going, wait_ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_replaced_again_and_again_waits_once() {
+        let mut thinning = Thinning::default();
+        for ms in 0..100 {
+            thinning.wait(Ino(7), ms, 60_000);
+        }
+        thinning.wait(Ino(8), 0, 5_000);
+        assert_eq!((thinning.waiting.len(), thinning.due.len()), (2, 2));
+        thinning.end_waiting(60_000);
+        assert_eq!((thinning.waiting.len(), thinning.next(), thinning.next()), (1, Some(Ino(8)), None));
+        thinning.hurry();
+        assert_eq!((thinning.next(), thinning.waiting.len(), thinning.due.len()), (Some(Ino(7)), 0, 0));
     }
 }

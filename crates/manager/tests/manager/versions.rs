@@ -160,3 +160,17 @@ fn what_is_written_or_lost_is_no_version_that_another_goes_for() {
     file.settle(70);
     assert_eq!(file.left(), [2, 3, 4, 5], "the newest two that are closed, and all behind them");
 }
+
+#[test]
+fn a_file_of_many_names_keeps_all() {
+    for (names, left) in [(63, vec![3, 4]), (64, vec![1, 2, 3, 4])] {
+        let mut file = Overwritten::new("state");
+        for number in 0..names {
+            let (parent, name) = (file.folder, format!("name {number}"));
+            file.pool.change(Change::Link { ino: file.file, parent, name }).unwrap();
+        }
+        file.write(1..=4, &[0, 1]);
+        file.settle(70);
+        assert_eq!(file.left(), left, "{names} more names");
+    }
+}
