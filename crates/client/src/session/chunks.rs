@@ -195,6 +195,35 @@ impl Chunks {
         });
     }
 
+    /// Those of these chunks that the session found in the pool, and that rest on encodings of others.
+    pub(super) fn resting_on_others(&self, needed: &HashSet<ChunkId>) -> Vec<ChunkId> {
+        let table = self.table.lock();
+        let rests = |entry: &Entry| {
+            let mut at = entry.at();
+            entry.found && at.any(|at| !at.encoding.code.is_copy() && at.trust == Trust::Trusted)
+        };
+        needed.iter().filter(|chunk| table.entries.get(chunk).is_some_and(rests)).copied().collect()
+    }
+
+    /// The manager counts these blocks of a chunk so now: one that was started anew doesn't know who has decoded an encoding. What this client
+    /// vouches for counts all the same. Returns whether less counts than before.
+    pub(super) fn recounted(&self, chunk: ChunkId, there: &[Location]) -> bool {
+        let mut table = self.table.lock();
+        let Table { entries, vouched, .. } = &mut *table;
+        let Some(entry) = entries.get_mut(&chunk) else { return false };
+        let claimed =
+            |at: &&Location| at.trust == Trust::Claimed && !vouched.contains_key(&(chunk, at.encoding));
+        let mut is_less = false;
+        for at in there.iter().filter(claimed) {
+            let known = entry.places.iter_mut().filter(|place| place.at.is_same(at));
+            for place in known.filter(|place| place.at.trust == Trust::Trusted) {
+                place.at.trust = Trust::Claimed;
+                is_less = true;
+            }
+        }
+        is_less
+    }
+
     /// This client would have made an encoding of another maker just so: what there is of it counts.
     pub(super) fn vouch(&self, chunk: ChunkId, encoding: EncodingId) {
         let mut table = self.table.lock();
@@ -382,7 +411,7 @@ fn names(receipt: &Receipt) -> HashSet<BlockId> {
 #[cfg(test)]
 mod tests {
     use stdchk_model::message::manager::StoredBlock;
-    use stdchk_model::{Incarnation, ReceiptKey, Tier};
+    use stdchk_model::{Code, Incarnation, Maker, ReceiptKey, Tier};
 
     use super::*;
 
@@ -432,6 +461,34 @@ mod tests {
         let chunks = Chunks::default();
         assert!(chunks.claim(chunk(2), own()) && !chunks.claim(chunk(2), own()));
         assert!(chunks.claim(chunk(1), own()));
+    }
+
+    #[test]
+    fn what_the_manager_trusts_no_more_is_lacking_unless_this_client_vouches_for_it() {
+        let of_others = EncodingId { code: Code::erasure(2, 1).unwrap(), tag: [7; 16], maker: Maker([9; 8]) };
+        let there = |trust| -> Vec<Location> {
+            let at = |index: u8| BenefactorId(u32::from(index));
+            let place =
+                |index| Location { benefactor: at(index), encoding: of_others, index, trust, ..PLACE };
+            (0..3).map(place).collect()
+        };
+        let (trusted, claimed) = (there(Trust::Trusted), there(Trust::Claimed));
+        let needed = HashSet::from([chunk(1).id, chunk(2).id]);
+        let chunks = Chunks::default();
+        for number in [1, 2] {
+            assert!(chunks.claim(chunk(number), own()));
+            chunks.found(chunk(number).id, &trusted, true);
+            chunks.unclaim(chunk(number).id);
+        }
+        chunks.vouch(chunk(2).id, of_others);
+        assert!(chunks.lacking(&needed, ONCE).is_empty());
+        assert_eq!(chunks.resting_on_others(&needed).len(), 2);
+        assert!(!chunks.recounted(chunk(1).id, &trusted) && !chunks.recounted(chunk(2).id, &claimed));
+        assert!(chunks.recounted(chunk(1).id, &claimed));
+        assert!(!chunks.recounted(chunk(1).id, &claimed), "once");
+        let lacking = chunks.lacking(&needed, ONCE);
+        assert!(matches!(lacking.as_slice(), [one] if one.chunk == chunk(1) && one.bytes.is_some()));
+        assert_eq!(chunks.resting_on_others(&needed), [chunk(2).id]);
     }
 
     #[test]

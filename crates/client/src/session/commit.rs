@@ -37,6 +37,8 @@ const COMMITTED_WITH_MAX: usize = 256;
 const RECEIPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long that is done: longer than the manager waits for a benefactor in whose place another one answers.
 const RECEIPT_PATIENCE: Duration = Duration::from_secs(30);
+/// How often what a commit rests on is counted anew after the manager has refused it: each time something counts for less.
+const RECOUNTS_MAX: u32 = 8;
 /// After this time, and each time that it has passed again, the manager is asked which benefactors are gone. Longer than a lease: one that was
 /// started again has registered.
 const GONE_EVERY: Duration = Duration::from_secs(6);
@@ -342,6 +344,7 @@ impl Session {
         told: (TimeNs, VersionState, u64),
     ) -> Result<VersionInfo, Failure> {
         let (mut refused, mut looked_at): (Option<Retry>, _) = (None, Instant::now());
+        let mut recounts = 0;
         loop {
             self.settle(needed).await.inspect_err(|failure| self.fail(failure))?;
             let turn = self.telling.lock().await;
@@ -370,6 +373,15 @@ impl Session {
                         self.leave_gone().await;
                     }
                 }
+                // It may be that the manager doesn't trust what it trusted when the chunks were found.
+                Err(failure)
+                    if failure.code == ErrorCode::Unavailable
+                        && recounts < RECOUNTS_MAX
+                        && self.count_anew(needed).await =>
+                {
+                    tracing::debug!(%failure, "storing chunks again that others have stored");
+                    recounts += 1;
+                }
                 // It was opened before its folder was to be encrypted: nothing more can be saved by it.
                 Err(failure) if failure.code == ErrorCode::NoKey => {
                     self.fail(&failure);
@@ -378,6 +390,22 @@ impl Session {
                 committed => return committed,
             }
         }
+    }
+
+    /// Asks what counts of the chunks that rest on encodings of others. Returns whether less does than before.
+    async fn count_anew(&self, needed: &HashSet<ChunkId>) -> bool {
+        let mut is_less = false;
+        for part in self.chunks.resting_on_others(needed).chunks(LIST_ENTRIES_MAX) {
+            match self.ask_known(part.to_vec()).await {
+                Ok(known) => {
+                    for (chunk, known) in part.iter().zip(&known) {
+                        is_less |= self.chunks.recounted(*chunk, &known.at);
+                    }
+                }
+                Err(failure) => tracing::debug!(%failure, "the manager could not be asked what counts"),
+            }
+        }
+        is_less
     }
 
     /// What is at benefactors that are gone is stored elsewhere. In the place of one another may answer, whose receipts don't count.
