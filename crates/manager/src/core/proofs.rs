@@ -151,6 +151,12 @@ impl Proofs {
         *times
     }
 
+    /// There is nothing to ask now; that is not in vain.
+    fn put_off(&mut self, chunk: ChunkId, at: BenefactorId, now_ms: u64) {
+        let (_, retry_ms) = self.failing.entry((chunk, at)).or_default();
+        *retry_ms = (*retry_ms).max(now_ms + RETRY_MS);
+    }
+
     /// The benefactor couldn't ask.
     pub fn failed(&mut self, chunk: &ChunkId, at: BenefactorId, now_ms: u64) {
         if self.end_of(chunk, at).is_some() {
@@ -292,7 +298,11 @@ impl Core {
                     }
                     commands.push(Command::Check(check));
                 }
-                None => drop(self.proofs.end(&chunk)),
+                None => {
+                    // Another holder may be able to.
+                    self.proofs.end(&chunk);
+                    self.proofs.put_off(chunk, at, now.ms);
+                }
             }
         }
         commands
@@ -308,10 +318,11 @@ impl Core {
         let staying: Vec<Held> = held(others.iter(), &self.registry).collect();
         let favoured = in_favour_of(&block.held(&self.registry), &staying, wanted)?;
         let is_one = |other: &&Holder| {
-            let is_alike =
-                other.encoding == favoured || other.encoding.code.is_copy() && favoured.code.is_copy();
-            is_alike && other.benefactor != at
+            other.encoding == favoured || other.encoding.code.is_copy() && favoured.code.is_copy()
         };
+        // It knows what it has itself, unless that is all that there is: then it has to decode it.
+        let is_elsewhere = others.iter().filter(is_one).any(|other| other.benefactor != at);
+        let is_asked = |other: &&Holder| is_one(other) && (other.benefactor != at || !is_elsewhere);
         let source = |other: &Holder| {
             let address = self.registry.get(other.benefactor)?.address.clone();
             let permit = self.registry.permit(other.benefactor, (&id, other.encoding), at)?;
@@ -319,7 +330,7 @@ impl Core {
             Some((SourceBlock { encoding, index, address, permit, at }, place(other)))
         };
         let (from, places): (Vec<SourceBlock>, Vec<Place>) =
-            others.iter().filter(is_one).filter_map(source).unzip();
+            others.iter().filter(is_asked).filter_map(source).unzip();
         (!from.is_empty()).then_some((Check { chunk: id, from, own: Some(own), number: 0 }, places))
     }
 
