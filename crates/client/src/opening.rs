@@ -5,6 +5,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::{Bytes, BytesMut};
 use stdchk_model::chunk_map::BadChunkMap;
@@ -38,6 +39,7 @@ impl Inner {
         ino: Ino,
         version: Option<u64>,
     ) -> Result<(Option<VersionInfo>, Option<MapRoot>, Attr), Failure> {
+        self.opened.store(true, Ordering::Relaxed);
         match self
             .manager
             .ask(&ManagerRequest::OpenVersion { ino, version, client: Some(self.client) })

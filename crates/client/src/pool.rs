@@ -176,6 +176,8 @@ pub(crate) struct Inner {
     pub(crate) sessions: Mutex<HashMap<SessionId, Weak<Session>>>,
     /// The versions that are open to be read, by the sessions that committed them, with the number of their readers.
     pub(crate) reads: Mutex<HashMap<SessionId, usize>>,
+    /// A version was opened since the manager was told what is read.
+    pub(crate) opened: AtomicBool,
     pub(crate) holds: Holds,
     pub(crate) client: ClientId,
     /// The manager was told on which machine this client writes.
@@ -208,6 +210,7 @@ impl Pool {
             protocol: config.protocol,
             reading_ahead: AtomicU64::new(0),
             reads: Mutex::default(),
+            opened: AtomicBool::new(false),
             gathered: BufferPool::for_purpose("gathered pieces", GATHERED_BYTES),
             containers: Containers::new(),
             maker,
@@ -943,8 +946,9 @@ async fn keep_alive(pool: Weak<Inner>) {
             }
         };
         let reads: Vec<SessionId> = pool.reads.lock().keys().copied().take(LIST_ENTRIES_MAX).collect();
-        // Whoever reads nothing tells so as long as something was open.
-        if (!reads.is_empty() || std::mem::replace(&mut told_reads, false))
+        // Whoever reads nothing tells so if something was open.
+        let opened = pool.opened.swap(false, Ordering::Relaxed);
+        if (!reads.is_empty() || opened || std::mem::replace(&mut told_reads, false))
             && let Err(failure) = {
                 told_reads = !reads.is_empty();
                 pool.manager.ask(&ManagerRequest::Reading { client: pool.client, sessions: reads }).await

@@ -49,7 +49,7 @@ impl Input {
         // Only then is a length of zero, which files of the kernel have, the file's own.
         let is_sparse =
             metadata.is_file() && metadata.blocks().saturating_mul(STAT_BLOCK_BYTES) < metadata.len();
-        if is_sparse { Self::Sparse(file) } else { Self::Stream(Box::new(file)) }
+        if is_sparse && tells_holes(&file) { Self::Sparse(file) } else { Self::Stream(Box::new(file)) }
     }
 
     /// Where to read next, at or behind `at`, up to which it was read: where the unit begins in which the next data are, or the
@@ -58,11 +58,21 @@ impl Input {
         let Self::Sparse(file) = self else { return Ok(at) };
         match rustix::fs::seek(&*file, rustix::fs::SeekFrom::Data(at)) {
             Ok(data) => file.seek(SeekFrom::Start(at.max(data / unit * unit))),
-            Err(rustix::io::Errno::NXIO) => Ok(file.seek(SeekFrom::End(0))?.max(at)),
+            Err(rustix::io::Errno::NXIO) => {
+                let end = file.seek(SeekFrom::End(0))?.max(at);
+                file.seek(SeekFrom::Start(end))
+            }
             // Its file system doesn't tell: it is read.
             Err(_) => file.seek(SeekFrom::Start(at)),
         }
     }
+}
+
+/// Whether the file system knows of data that were written a moment ago when it is asked for holes. ZFS had versions that didn't, and a file
+/// system in user space may not hear of them yet.
+fn tells_holes(file: &File) -> bool {
+    const OTHERS: [i64; 2] = [0x2fc1_2fc1, 0x6573_5546];
+    rustix::fs::fstatfs(file).is_ok_and(|found| !OTHERS.contains(&found.f_type))
 }
 
 impl Read for Input {

@@ -209,7 +209,11 @@ impl Core {
             let has_orders = self.deletions.iter().any(|(id, queue)| is_online(id) && !queue.is_empty());
             let deletes = self.efforts.deleting.keys().any(is_online);
             let waits = self.locations.holdings.waits_for_keepers().is_some();
-            self.collecting.passed_over_young || has_orders || deletes || waits || self.thinning.is_busy()
+            self.collecting.passed_over_young
+                || has_orders
+                || deletes
+                || waits
+                || self.settled && self.thinning.is_busy()
         };
         if !may_more_come {
             let efforts = &mut self.efforts;

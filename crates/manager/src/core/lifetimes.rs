@@ -275,7 +275,7 @@ impl Core {
     pub(super) fn sets_changed_by(&mut self, change: &Change, entry: Option<&Attr>) {
         match (change, entry) {
             (Change::SetPolicy { ino, pairs }, _) if pairs.iter().any(|(key, _)| key == "versions") => {
-                self.thinning.search(*ino);
+                self.thinning.search(*ino, self.locations.now_ms);
                 if pairs.len() > 1 {
                     self.lifetimes.begin_anew(*ino);
                 }
@@ -286,7 +286,7 @@ impl Core {
                 }) =>
             {
                 self.lifetimes.begin_anew(*ino);
-                self.thinning.search(*ino);
+                self.thinning.search(*ino, self.locations.now_ms);
             }
             (Change::Seal { ino, .. } | Change::Finish { ino }, _) => self.lifetimes.begin_anew(*ino),
             (Change::Rename { parent, name, new_parent, .. }, Some(moved)) => {

@@ -457,12 +457,12 @@ impl Core {
             Q::OpenVersion { ino, version, client } => self.open_version(ino, version, client, now),
             Q::Reading { client, sessions } => {
                 check_length("versions that are read", sessions.len())?;
-                self.readers.reads(client, sessions, now.ms);
+                self.readers.reads((self.asking, client), sessions, now.ms);
                 Ok(ManagerReply::Done)
             }
             Q::Attend { client, machine, sent } => self.attend(client, machine, &sent, now),
             Q::Leave(client) => {
-                self.readers.leave(client);
+                self.readers.leave((self.asking, client));
                 self.leave(client)
             }
             Q::Explain { ino, machine } => self.explain(ino, machine, now),
@@ -592,7 +592,7 @@ impl Core {
     fn open_version(&mut self, ino: Ino, version: Option<u64>, client: Option<ClientId>, now: Now) -> Answer {
         let (info, root) = self.namespace.version(ino, version)?.unzip();
         if let (Some(client), Some(info)) = (client, &info) {
-            self.readers.opens(client, info.session, now.ms);
+            self.readers.opens((self.asking, client), info.session, now.ms);
         }
         Ok(ManagerReply::Version { info, root, attr: self.namespace.attr(ino)?, hold: None })
     }
@@ -920,7 +920,7 @@ impl Core {
         }
         self.namespace.drop_all_unused();
         self.lifetimes.search(Ino::ROOT);
-        self.thinning.search(Ino::ROOT);
+        self.thinning.search(Ino::ROOT, self.locations.now_ms);
     }
 }
 

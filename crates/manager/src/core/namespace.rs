@@ -51,6 +51,8 @@ pub struct Namespace {
     pub(super) bases: Bases,
     /// For how long the manager has lived, all its starts together, milliseconds: what ages are measured by, whatever the calendar does.
     pub(super) lived_ms: u64,
+    /// Versions that a rename brought into another file lately, by the sessions that committed them, and when, of the manager's life.
+    pub(super) brought: HashMap<SessionId, u64>,
     /// For whom the present operation is done; `None`: for who may do all.
     pub(super) user: Option<User>,
 }
@@ -108,6 +110,7 @@ impl Namespace {
             noted: BTreeMap::new(),
             bases: Bases::default(),
             lived_ms: 0,
+            brought: HashMap::new(),
             user: None,
         }
     }

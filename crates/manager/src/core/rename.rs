@@ -112,6 +112,8 @@ impl Namespace {
 
     fn join(&mut self, (from, old): (Ino, File), (to, new): (Ino, File)) -> File {
         let shift = old.next_version - 1;
+        let lived_ms = self.lived_ms;
+        self.brought.extend(new.versions.values().map(|version| (version.session, lived_ms)));
         self.changed.versions.extend(old.versions.keys().map(|number| (from, *number)));
         self.changed.versions.extend(new.versions.keys().map(|number| (to, *number)));
         let mut joined = File { versions: old.versions, next_version: new.next_version + shift };

@@ -26,6 +26,10 @@ const REPLACED_MS: u64 = 60_000;
 /// A file is looked at again after this time if versions of it are not whole, or are read, milliseconds.
 const WAIT_MS: u64 = 5_000;
 
+/// Versions of a file that are looked at beside those that are to stay, for others that are whole.
+const LOOKED_AT_BEYOND: usize = 8;
+/// Time between two looks at what can be forgotten, milliseconds.
+const TIDY_MS: u64 = 10_000;
 /// Most names of a file of which versions go: each is read with the patterns of all folders above it, after each commit.
 const NAMES_MAX: usize = 64;
 
@@ -41,11 +45,15 @@ pub(super) struct Thinning {
     waiting: BTreeSet<(u64, Ino)>,
     /// That time of each of them.
     due: HashMap<Ino, u64>,
+    /// Until then nothing goes of what was found in directories, unless a writer finds no room, milliseconds of the manager's life since its start.
+    not_before_ms: u64,
+    tidied_ms: u64,
 }
 
 impl Thinning {
-    /// Has all files at and below a directory looked at.
-    pub fn search(&mut self, directory: Ino) {
+    /// Has all files at and below a directory looked at, of which other rules hold from now on. Somebody may have set them by mistake.
+    pub fn search(&mut self, directory: Ino, now_ms: u64) {
+        self.not_before_ms = now_ms.saturating_add(REPLACED_MS);
         self.directories.push_back((directory, None));
     }
 
@@ -156,7 +164,7 @@ impl Core {
     /// Has what now has this name looked at.
     pub(super) fn thin_moved(&mut self, ino: Ino) {
         match self.namespace.directory(ino) {
-            Ok(_) => self.thinning.search(ino),
+            Ok(_) => self.thinning.search(ino, self.locations.now_ms),
             Err(_) => self.thin_later(ino),
         }
     }
@@ -168,6 +176,11 @@ impl Core {
             return false;
         }
         self.thinning.end_waiting(now.ms);
+        if now.ms.saturating_sub(self.thinning.tidied_ms) >= TIDY_MS {
+            self.thinning.tidied_ms = now.ms;
+            let lived_ms = self.namespace.lived_ms;
+            self.namespace.brought.retain(|_, brought_ms| lived_ms.saturating_sub(*brought_ms) < REPLACED_MS);
+        }
         self.search_some();
         let mut left = self.setting.steps;
         while left > 0 {
@@ -191,7 +204,7 @@ impl Core {
                 return;
             }
             match self.namespace.inode(*below).map(|inode| &inode.body) {
-                Ok(Body::Directory(_)) => self.thinning.search(*below),
+                Ok(Body::Directory(_)) => self.thinning.directories.push_back((*below, None)),
                 Ok(Body::File(file)) if file.versions.len() > 1 => self.thinning.add(*below),
                 _ => {}
             }
@@ -203,10 +216,13 @@ impl Core {
     fn thin(&mut self, ino: Ino, now: Now) -> usize {
         let Some(newest) = self.namespace.versions_to_keep(ino) else { return 1 };
         let Ok(file) = self.namespace.file(ino) else { return 1 };
-        let is_closed = |(_, version): &(&u64, &Version)| version.state == VersionState::Closed;
+        // An empty one takes the place of no content: files are often truncated before they are written.
+        let is_closed =
+            |(_, version): &(&u64, &Version)| version.state == VersionState::Closed && version.size > 0;
         let closed: Vec<u64> = file.versions.iter().filter(is_closed).map(|(number, _)| *number).collect();
         let (mut whole, mut steps, mut last) = (0, 1, None);
-        for number in closed.iter().rev() {
+        // One after the other lacks copies: that takes time, and others need the manager.
+        for number in closed.iter().rev().take(newest as usize + LOOKED_AT_BEYOND) {
             let (is_whole, done) = self.is_version_whole(ino, *number);
             (whole, steps) = (whole + u32::from(is_whole), steps + done);
             if whole == newest {
@@ -220,7 +236,7 @@ impl Core {
             }
             return steps;
         };
-        let (older, wait_ms) = self.older_than(ino, last);
+        let (older, wait_ms) = self.older_than(ino, last, now);
         if !older.is_empty() {
             tracing::debug!(%ino, versions = older.len(), "older versions of a file go");
         }
@@ -233,20 +249,24 @@ impl Core {
     }
 
     /// Versions of a file that are older than this one and may go now; and after what time others may, milliseconds, if there are some.
-    fn older_than(&self, ino: Ino, last: u64) -> (Vec<u64>, Option<u64>) {
+    fn older_than(&self, ino: Ino, last: u64, now: Now) -> (Vec<u64>, Option<u64>) {
         let (mut going, mut wait_ms): (Vec<u64>, Option<u64>) = (Vec::new(), None);
         let Ok(file) = self.namespace.file(ino) else { return (going, wait_ms) };
         let mut newer_lived_ms = 0;
         for (number, version) in file.versions.range(..=last).rev() {
             let replaced_ms = self.namespace.lived_ms.saturating_sub(newer_lived_ms);
-            newer_lived_ms = version.lived_ms;
+            let brought_ms = self.namespace.brought.get(&version.session).copied();
+            newer_lived_ms = version.lived_ms.max(brought_ms.unwrap_or(0));
             if *number == last || matches!(version.state, VersionState::Open | VersionState::Lost) {
                 continue;
             }
             let left_ms = match replaced_ms {
                 _ if self.readers.is_read(version.session) => WAIT_MS,
                 _ if self.makes_room() => 0,
-                replaced_ms => REPLACED_MS.saturating_sub(replaced_ms),
+                replaced_ms => {
+                    let replaced = REPLACED_MS.saturating_sub(replaced_ms);
+                    replaced.max(self.thinning.not_before_ms.saturating_sub(now.ms))
+                }
             };
             match left_ms {
                 0 => going.push(*number),

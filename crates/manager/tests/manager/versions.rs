@@ -1,7 +1,7 @@
 //! Versions of files that belong to no checkpoint set: how many stay by a folder's policy, and what keeps the others.
 
 use crate::harness::{CLIENT, Pool, session};
-use stdchk_model::message::manager::{Change, FileKind, ManagerRequest, VersionState};
+use stdchk_model::message::manager::{Change, Existing, FileKind, ManagerRequest, VersionState};
 use stdchk_model::{Ino, SessionId};
 
 /// A file whose versions have a chunk each, with copies at both benefactors.
@@ -58,7 +58,7 @@ fn the_newest_two_stay_and_what_was_replaced_goes_after_a_minute() {
     assert_eq!(file.left(), [3, 4]);
     assert_eq!(file.pool.attr("app/state").unwrap(), before, "nothing else of it has changed");
     file.set(file.folder, "replace:1");
-    file.settle(1);
+    file.settle(70);
     assert_eq!(file.left(), [4]);
     // After a start of the manager as well.
     file.set(file.folder, "keep");
@@ -173,4 +173,47 @@ fn a_file_of_many_names_keeps_all() {
         file.settle(70);
         assert_eq!(file.left(), left, "{names} more names");
     }
+}
+
+#[test]
+fn a_file_that_another_is_moved_onto_by_mistake_stays_for_a_minute() {
+    let mut file = Overwritten::new("x");
+    let target = file.pool.make(file.folder, "cur", FileKind::File);
+    file.pool.write(10, target, &[10], &[0, 1]);
+    file.write(1..=2, &[0, 1]);
+    file.settle(90);
+    let (parent, name) = (file.folder, "x".to_owned());
+    let (new_parent, new_name) = (file.folder, "cur".to_owned());
+    file.pool
+        .change(Change::Rename { parent, name, new_parent, new_name, existing: Existing::Replace })
+        .unwrap();
+    file.settle(50);
+    assert_eq!(file.left().len(), 3, "what was there before can still be had");
+    file.settle(20);
+    assert_eq!(file.left().len(), 2);
+}
+
+#[test]
+fn nothing_goes_within_a_minute_of_a_new_rule() {
+    let mut file = Overwritten::new("state");
+    file.set(file.folder, "keep");
+    file.write(1..=4, &[0, 1]);
+    file.settle(90);
+    assert_eq!(file.left(), [1, 2, 3, 4]);
+    file.set(file.folder, "replace:1");
+    file.settle(50);
+    assert_eq!(file.left(), [1, 2, 3, 4]);
+    file.settle(20);
+    assert_eq!(file.left(), [4]);
+}
+
+#[test]
+fn empty_versions_take_the_place_of_no_content() {
+    let mut file = Overwritten::new("state");
+    file.write(1..=1, &[0, 1]);
+    for number in 2..=5 {
+        file.pool.write(number, file.file, &[], &[0, 1]);
+    }
+    file.settle(90);
+    assert!(file.left().contains(&1), "{:?}", file.left());
 }
