@@ -16,8 +16,6 @@ use stdchk_filestate::store::Store;
 use stdchk_filestate::watch::data::Change;
 use stdchk_filestate::watch::{Next, Watch};
 
-use crate::dispatch::undispatched;
-
 /// The variable that names the protected tree; absent, the library does nothing.
 pub const ROOT_VARIABLE: &CStr = c"STDCHK_FILESTATE";
 /// The variable that says what to report in as.
@@ -49,7 +47,7 @@ extern "C" fn start() {
     if !crate::streams::redirect() {
         refuse("the streams of this C library cannot be watched; glibc from 2.28 on is needed");
     }
-    crate::objects::look(false);
+    crate::objects::look();
 }
 
 #[used]
@@ -108,7 +106,7 @@ pub fn watch_over(fd: c_int) -> Option<&'static Watch> {
 fn is_ours_at_a_look(watch: &'static Watch, fd: c_int) -> bool {
     // SAFETY: borrowed for the look; a number that the program closes meanwhile only fails it.
     let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
-    if undispatched(|| watch.is_surely_outside(borrowed)) {
+    if watch.is_surely_outside(borrowed) {
         watch.leave_alone(fd);
         return false;
     }
@@ -182,7 +180,7 @@ pub fn let_signals_in(before: &libc::sigset_t) {
 /// Makes a decision: signals are held back meanwhile, and `errno` stays.
 pub fn decide<T>(decision: impl FnOnce() -> T) -> T {
     let before = hold_signals_back();
-    let decided = undispatched(decision);
+    let decided = decision();
     let_signals_in(&before);
     decided
 }
@@ -220,10 +218,11 @@ fn change_watched<T: Answer>(
 ) -> T {
     // SAFETY: borrowed for the decision; a number that the program closes meanwhile only fails the look at it.
     let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
-    let free = undispatched(|| watch.control.enter().ok().filter(|_| watch.is_free(borrowed, change)));
-    if let Some(inside) = free {
-        return answer(Next::CallReal(Some(inside)), real);
+    let inside = watch.control.enter();
+    if inside.is_ok() && watch.is_free(borrowed, change) {
+        return answer(Next::CallReal(inside.ok()), real);
     }
+    drop(inside);
     let next = decide(|| watch.before(borrowed, change));
     answer(next, real)
 }

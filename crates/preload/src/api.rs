@@ -138,7 +138,7 @@ pub fn closed(closing: impl IntoIterator<Item = Closing>) {
 
 /// The process ends, or goes on as another program: takes checkpoints for the files which that closes.
 pub fn leaving(at_exec: bool) {
-    crate::objects::look(true);
+    crate::objects::look();
     let closing = closing_range(0, c_int::MAX, at_exec);
     closing.iter().for_each(|closing| closed_but_here(closing, true));
 }

@@ -15,7 +15,6 @@
 //! | [`real`] | the functions that the hooks stand before |
 //! | [`hooks`] | the hooks |
 //! | [`objects`] | loaded objects that call the kernel by themselves |
-//! | [`dispatch`] | their calls, handed to the hooks |
 //! | [`streams`] | the stream table |
 //! | [`descriptors`] | descriptors and streams as they stood at a checkpoint (Metamori's FIT), and back |
 //! | [`api`] | `stdchk_checkpoint` and `stdchk_restore` |
@@ -23,7 +22,6 @@
 pub mod active;
 pub mod api;
 pub mod descriptors;
-pub mod dispatch;
 pub mod hooks;
 pub mod objects;
 pub mod real;

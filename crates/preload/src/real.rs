@@ -102,10 +102,6 @@ real! {
     fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;
     fclose(stream: *mut FILE) -> c_int;
     fork() -> libc::pid_t;
-    sigaction(signal: c_int, action: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
-    sigprocmask(how: c_int, set: *const libc::sigset_t, old: *mut libc::sigset_t) -> c_int;
-    pthread_sigmask(how: c_int, set: *const libc::sigset_t, old: *mut libc::sigset_t) -> c_int;
-    pthread_create(thread: *mut libc::pthread_t, attributes: *const libc::pthread_attr_t, routine: unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void, argument: *mut c_void) -> c_int;
     _exit(code: c_int) -> ();
     execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
     execvpe(file: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int;

@@ -11,7 +11,6 @@ use stdchk_filestate::watch::names::Open;
 use crate::active::{
     Answer, borrow, bytes, decide, note_closed, set_errno, watch, watch_following, watch_over,
 };
-use crate::dispatch::undispatched;
 use crate::real;
 
 /// Looks at the descriptors that the program was started with.
@@ -76,7 +75,7 @@ pub(super) fn opening<T: Answer>(
     fd_of: impl FnOnce(T) -> c_int,
 ) -> T {
     let may_be_ours = flags & (libc::O_CREAT | libc::O_TRUNC) != 0;
-    if !may_be_ours || undispatched(|| watch.opens_outside(directory, path, flags_of(flags))) {
+    if !may_be_ours || watch.opens_outside(directory, path, flags_of(flags)) {
         let opened = real();
         look_later(watch, fd_of(opened));
         return opened;

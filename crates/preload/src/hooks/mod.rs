@@ -6,5 +6,4 @@ pub mod listing;
 pub mod names;
 pub mod process;
 pub mod roundabout;
-pub mod signals;
 pub mod variadic;

@@ -51,7 +51,6 @@ extern "C" fn after_fork_parent() {
 }
 
 extern "C" fn after_fork_child() {
-    crate::dispatch::arm_thread();
     after_fork_parent();
     if let Some(watch) = watch().filter(|watch| watch.follows_sets()) {
         decide(|| watch.forget_members());

@@ -469,9 +469,6 @@ unsafe fn on_data(number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_lo
             libc::SYS_splice => {
                 hooks::splice(int(a), b as *mut i64, int(c), d as *mut i64, e, unsigned_int(f)) as c_long
             }
-            libc::SYS_mmap => {
-                hooks::mmap(a as *mut c_void, b, int(c), int(d), int(e), f.cast_signed() as i64) as c_long
-            }
             libc::SYS_ftruncate => c_long::from(hooks::ftruncate(int(a), b.cast_signed() as i64)),
             libc::SYS_truncate => c_long::from(hooks::truncate(a as *const c_char, b.cast_signed() as i64)),
             libc::SYS_fallocate => {
