@@ -33,9 +33,9 @@ const PT_NOTE: u32 = 4;
 const EXECUTABLE: u32 = 1;
 /// The system calls that change files, by their x86-64 numbers, and `io_uring_setup`.
 #[cfg(target_arch = "x86_64")]
-const CHANGING_CALLS: [u32; 34] = [
+const CHANGING_CALLS: [u32; 38] = [
     1, 2, 18, 20, 40, 76, 77, 82, 83, 84, 85, 86, 87, 88, 90, 91, 133, 257, 258, 259, 263, 264, 265, 266,
-    268, 275, 280, 285, 296, 316, 326, 328, 425, 437,
+    268, 275, 280, 285, 296, 316, 326, 328, 425, 437, 132, 209, 235, 261,
 ];
 
 /// Finds the file that running `command` would execute, and refuses it if it cannot be watched.
@@ -65,10 +65,16 @@ pub fn cannot_follow(command: &OsStr) -> Option<&'static str> {
         let head = part(&head, ..length);
         match interpreter(head) {
             Some(next) => path = next,
+            // The loader itself has no loader, and loads the library before the program that it is told to.
+            None if is_loader(&path) => return None,
             None => return cannot_follow_binary(&file, head),
         }
     }
     None
+}
+
+fn is_loader(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"ld-linux"))
 }
 
 fn cannot_follow_binary(file: &OwnedFd, head: &[u8]) -> Option<&'static str> {

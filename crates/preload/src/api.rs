@@ -14,6 +14,7 @@ use stdchk_model::Timestep;
 
 use crate::active::{borrow, decide, set_errno, watch};
 use crate::descriptors;
+use crate::hooks::process;
 
 /// 1 when the program runs under file-state checkpoints.
 #[unsafe(no_mangle)]
@@ -146,10 +147,15 @@ pub fn leaving(at_exec: bool) {
 /// `but_here`: this process is about to close it.
 fn closed_but_here(closing: &Closing, but_here: bool) {
     let Some(watch) = watch() else { return };
-    let flushed = refuse_inside_a_call("checkpoint").map(|()| descriptors::flush_streams());
     if !decide(|| watch.is_closed(closing, but_here)) {
         return;
     }
+    // What a process holds back that ends at once is discarded, and what a forked one has is its parent's to write.
+    let flushed = refuse_inside_a_call("checkpoint").map(|()| {
+        if !but_here && !process::has_forked() {
+            descriptors::flush_streams();
+        }
+    });
     let label = Trigger::label(Event::Closed, &closing.path);
     let taken = flushed.and_then(|()| decide(|| checkpoint::take(&watch.store, &watch.control, &label)));
     match taken {

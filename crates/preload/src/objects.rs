@@ -4,6 +4,7 @@
 
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use stdchk_filestate::program::calls_kernel;
 use stdchk_filestate::watch::Watch;
@@ -20,6 +21,14 @@ static LOOKED_AT: AtomicUsize = AtomicUsize::new(0);
 /// Objects unloaded so far: then all are looked at again.
 static UNLOADED: AtomicU64 = AtomicU64::new(0);
 
+/// Held while objects are looked at.
+static LOOKING: Mutex<()> = Mutex::new(());
+
+/// Waits until nobody looks at objects, and keeps others from it.
+pub fn looking() -> MutexGuard<'static, ()> {
+    LOOKING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 struct Look {
     watch: &'static Watch,
     number: usize,
@@ -29,6 +38,7 @@ struct Look {
 pub fn look() {
     let Some(watch) = watch() else { return };
     decide(|| {
+        let _looking = looking();
         let mut look = Look { watch, number: 0 };
         // SAFETY: the function below takes the structure that is passed on, which lives until the call returns.
         unsafe { libc::dl_iterate_phdr(Some(at_object), (&raw mut look).cast::<c_void>()) };

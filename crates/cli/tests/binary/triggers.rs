@@ -1,6 +1,7 @@
 //! `stdchk run --when-closed` and `--when-renamed`: which events take a checkpoint, and what is said when none does.
 
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::Value;
 
@@ -54,4 +55,35 @@ fn a_pattern_that_matched_nothing_is_named_with_what_was_written_also_after_a_ki
     assert_eq!(log["state"], "interrupted");
     let notes = log["notes"].as_array().unwrap().iter().filter_map(Value::as_str).collect::<Vec<_>>();
     expect(&notes.join("\n"));
+}
+
+#[test]
+fn what_a_process_holds_back_is_written_once_though_its_child_closes_a_file() {
+    let root = tempfile::tempdir().unwrap();
+    let program = r#"
+        #include <fcntl.h>
+        #include <stdio.h>
+        #include <sys/wait.h>
+        #include <unistd.h>
+        int main(void) {
+            int fd = open("ck.1", O_WRONLY | O_CREAT, 0644);
+            FILE *log = fopen("log", "w");
+            fputs("once\n", log);
+            if (fork() == 0) { close(fd); _exit(0); }
+            wait(0);
+            if (fork() == 0) { close(open("ck.2", O_WRONLY | O_CREAT, 0644)); _exit(0); }
+            wait(0);
+            close(fd);
+            if (fork() == 0) { fputs("discarded\n", log); _exit(0); }
+            wait(0);
+            return fclose(log);
+        }"#;
+    let sources = tempfile::tempdir().unwrap();
+    let (source, binary) = (sources.path().join("program.c"), sources.path().join("program"));
+    std::fs::write(&source, program).unwrap();
+    assert!(Command::new("gcc").arg("-o").arg(&binary).arg(&source).status().unwrap().success());
+    let script = binary.to_str().unwrap();
+    assert_eq!(run_script(root.path(), &["--when-closed", "ck.*"], script).code, 0);
+    assert_eq!(std::fs::read_to_string(root.path().join("log")).unwrap(), "once\n");
+    assert_eq!(labels(root.path()), ["start", "closed ck.2", "closed ck.1", "end"]);
 }

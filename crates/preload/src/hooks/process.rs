@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::MutexGuard;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{FILE, c_char, c_int, c_void, mode_t, pid_t};
 use stdchk_filestate::program::cannot_follow;
@@ -28,7 +29,16 @@ thread_local! {
     static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
 }
 
-type Held = (MutexGuard<'static, State>, MutexGuard<'static, Memory>, libc::sigset_t);
+type Held =
+    (MutexGuard<'static, ()>, MutexGuard<'static, State>, MutexGuard<'static, Memory>, libc::sigset_t);
+
+/// This process was forked since this library was loaded.
+static HAS_FORKED: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process was forked and goes on as the same program.
+pub fn has_forked() -> bool {
+    HAS_FORKED.load(Ordering::Relaxed)
+}
 
 /// Makes every fork of this process, the C library's own included, leave both sides in order.
 pub fn follow_forks() {
@@ -39,18 +49,21 @@ pub fn follow_forks() {
 extern "C" fn before_fork() {
     if let Some(watch) = watch() {
         let signals = hold_signals_back();
-        HELD.with(|held| *held.borrow_mut() = Some((watch.state(), memory(), signals)));
+        // A look holds the loader's lock, which nobody would let go in the child.
+        let looking = crate::objects::looking();
+        HELD.with(|held| *held.borrow_mut() = Some((looking, watch.state(), memory(), signals)));
     }
 }
 
 extern "C" fn after_fork_parent() {
-    if let Some((state, memory, signals)) = HELD.with(|held| held.borrow_mut().take()) {
-        drop((state, memory));
+    if let Some((looking, state, memory, signals)) = HELD.with(|held| held.borrow_mut().take()) {
+        drop((looking, state, memory));
         let_signals_in(&signals);
     }
 }
 
 extern "C" fn after_fork_child() {
+    HAS_FORKED.store(true, Ordering::Relaxed);
     after_fork_parent();
     if let Some(watch) = watch().filter(|watch| watch.follows_sets()) {
         decide(|| watch.forget_members());

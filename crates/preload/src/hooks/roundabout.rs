@@ -364,7 +364,7 @@ unsafe fn on_descriptors(number: c_long, [a, b, c, d, ..]: [usize; 6]) -> Option
                 c as *const *const c_char,
                 0,
             ),
-            libc::SYS_io_uring_setup => {
+            libc::SYS_io_uring_setup | libc::SYS_io_setup => {
                 set_errno(libc::ENOSYS);
                 -1
             }
