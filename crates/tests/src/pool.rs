@@ -253,7 +253,8 @@ impl Pool {
         let needle = &content[content.len() / 2..content.len() / 2 + 64];
         let mut damaged = 0;
         for file in files_below(directory) {
-            let bytes = std::fs::read(&file).unwrap();
+            // A file that was renamed meanwhile is another one's.
+            let Ok(bytes) = std::fs::read(&file) else { continue };
             let Some(position) = find(&bytes, needle) else { continue };
             let writer = std::fs::OpenOptions::new().write(true).open(&file).unwrap();
             writer.write_all_at(&[bytes[position] ^ 1], position as u64).unwrap();
