@@ -513,7 +513,7 @@ fn place() -> Location {
     Location { benefactor: BENEFACTOR, encoding, index: 0, tier, trust }
 }
 
-/// What a benefactor is told to do.
+/// Orders to a benefactor.
 fn orders() -> Vec<Command> {
     let revoke = Command::Revoke(vec![MemberId([0x4d; 16])]);
     let deletion = Command::Delete { blocks: vec![block(0xc1)], put_sequence: 1 << 40 };

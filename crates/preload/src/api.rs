@@ -150,7 +150,7 @@ fn closed_but_here(closing: &Closing, but_here: bool) {
     if !decide(|| watch.is_closed(closing, but_here)) {
         return;
     }
-    // What a process holds back that ends at once is discarded, and what a forked one has is its parent's to write.
+    // A process that ends at once discards what it holds back, and a forked one leaves that to its parent.
     let flushed = refuse_inside_a_call("checkpoint").map(|()| {
         if !but_here && !process::has_forked() {
             descriptors::flush_streams();

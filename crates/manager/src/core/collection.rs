@@ -144,7 +144,7 @@ impl Efforts {
         }
     }
 
-    /// What a benefactor was told is void.
+    /// The orders of a benefactor are void.
     pub fn forget(&mut self, id: BenefactorId) {
         self.deleting.remove(&id);
     }

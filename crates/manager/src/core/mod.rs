@@ -851,7 +851,7 @@ impl Core {
     fn end_session(&mut self, id: SessionId, state: VersionState) {
         let finished = self.namespace.finish(id, state);
         if let Some(session) = self.let_go_of(id) {
-            // Who ends it without an interruption has committed all of it.
+            // A session that ends without an interruption has committed all of it.
             let lost = session.lost().filter(|_| state != VersionState::Closed);
             if let Some(EarlyClose { size, .. }) = lost {
                 self.namespace.note_lost(session.ino, id, size);

@@ -13,7 +13,7 @@ use super::namespace::Namespace;
 /// Longest value of a policy's key, bytes: patterns are the longest.
 const VALUE_BYTES_MAX: usize = 4096;
 
-/// What holds in a folder, by key.
+/// The values that hold in a folder, by key.
 type Values<'a> = BTreeMap<&'a str, &'a str>;
 
 impl Namespace {
@@ -43,7 +43,7 @@ impl Namespace {
         read(&self.values_from(at, &mut HashMap::new()))
     }
 
-    /// What is set from here upwards. `known`: what was found for folders on the way; each is looked at once, however many names lead through it.
+    /// The values that are set from here upwards. `known`: what was found for folders on the way; each is looked at once, however many names lead through it.
     fn values_from<'a>(&'a self, mut at: Ino, known: &mut HashMap<Ino, Rc<Values<'a>>>) -> Rc<Values<'a>> {
         let mut way = Vec::new();
         let mut values = loop {

@@ -219,7 +219,7 @@ impl Proofs {
     /// There are more blocks of the chunk: what was in vain may not be now.
     pub fn holders_changed(&mut self, chunk: &ChunkId) {
         let all = (*chunk, BenefactorId(0))..=(*chunk, BenefactorId(u32::MAX));
-        // What was missed before, and is again, counts on.
+        // A block that was missed before, and is again, counts on.
         self.failing.range_mut(all).for_each(|(_, (_, retry_ms))| *retry_ms = 0);
     }
 

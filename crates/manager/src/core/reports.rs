@@ -22,7 +22,7 @@ const DELETIONS_AT_ONCE: usize = 8192;
 /// Most blocks of one chunk at one benefactor: of an encoding it is given one each, and some more while hosts are few.
 const BLOCKS_OF_CHUNK_MAX: usize = 64;
 
-/// What a chunk of one block that no version refers to takes of the manager's memory, bytes, with its places in lists.
+/// Memory of the manager for a chunk of one block that no version refers to, bytes, with its places in lists.
 const BROUGHT_BYTES: u64 = 320;
 
 /// Time for which a benefactor may have more blocks than the index before its inventory is asked for, milliseconds: an
@@ -291,7 +291,7 @@ impl Core {
     }
 
     /// How many more blocks of chunks that no version refers to a benefactor may list: as many as leave those of its member no more memory than is
-    /// then still free. What a session stores it takes receipts for, so that comes all the same; and of what a backup names that is registered it is
+    /// then still free. A session takes receipts for its blocks, so these come all the same; and of what a backup names that is registered it is
     /// only known by what benefactors list.
     fn room_for_made_up(&self, id: BenefactorId) -> u64 {
         let all = self.sessions.memory_bytes() / BROUGHT_BYTES;
@@ -336,7 +336,7 @@ impl Core {
         }
         let is_ordered = self.copies.is_ordered_for(&block.chunk, id);
         let is_safe = |chunk: &Chunk| match age {
-            // Who is yet to tell what it has may have what seems to be wanting.
+            // A benefactor that is yet to tell what it has may have what seems to be wanting.
             BlockAge::New => {
                 chunk.is_safe(&self.registry) || chunk.wanted() > 0 && self.registry.is_pending()
             }

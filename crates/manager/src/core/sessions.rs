@@ -82,7 +82,7 @@ impl Session {
         encoding.maker == self.maker || self.vouched.contains(&(*chunk, encoding))
     }
 
-    /// What its application takes for closed and no commit has: one that began before the close says nothing of that.
+    /// The close that its application was told of and no commit has: one that began before the close says nothing of that.
     pub fn lost(&self) -> Option<EarlyClose> {
         self.closing.filter(|closing| Some(closing.changes) > self.committed)
     }

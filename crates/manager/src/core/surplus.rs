@@ -16,9 +16,9 @@
 //! Blocks that are to go ([`Holder::is_to_go`]) count for nothing here: those that stay must keep the chunk as far from loss as is wanted
 //! alone ([`in_favour_of`]). Then the others go, all that are beyond doubt. Blocks on machines that go soon count for nothing, too, and stay.
 //!
-//! A member that can read a chunk can store it at benefactors of its own. So of blocks that are merely too many those of members go first that have
-//! several, and none goes whose loss would leave fewer members than are wanted, as far as there are so many. That holds beside an encoding as
-//! well. And what came when nothing was wanting goes before what was there: else a member would fetch blocks until those of others go.
+//! A member that can read a chunk can store it at benefactors of its own. So of blocks that are merely too many those go first that came when nothing
+//! was wanting, then those of members that have several; and none goes whose loss would leave fewer members than are wanted, as far as there are so
+//! many, beside an encoding as well.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};

@@ -33,7 +33,7 @@ const TIDY_MS: u64 = 10_000;
 /// Most names of a file of which versions go: each is read with the patterns of all folders above it, after each commit.
 const NAMES_MAX: usize = 64;
 
-/// What is to be looked at.
+/// The files and directories that are to be looked at.
 #[derive(Debug, Default)]
 pub(super) struct Thinning {
     /// Directories that are gone through with all below, each with the entry behind which to go on.

@@ -168,7 +168,7 @@ impl World {
         }
     }
 
-    /// Whether a benefactor proves that it has a block with these bytes. One that only says so passes the question on to those that have it.
+    /// Whether a benefactor proves that it has a block with these bytes. A liar passes the question on to those that have it.
     fn is_proved(&mut self, source: &SourceBlock, block: BlockId, expected: &Bytes) -> bool {
         let (key, passes_on) = (ChunkId::of(expected).0, self.adversaries.contains(&Adversary::ClaimsBlocks));
         let is_liar = self.nodes[LIAR].address == source.address;
