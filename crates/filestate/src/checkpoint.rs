@@ -1,9 +1,10 @@
 //! Taking a checkpoint: hold the world still, make what changed durable, and write one line into the index.
 //!
-//! Order, and why: (1) the changed files, so that the state is really there after a power loss; (2) the log, so that
-//! what comes later can be undone; (3) the index line, which makes the checkpoint exist; (4) the new interval is
-//! opened to the processes. A crash before (3) leaves the checkpoint before; after it, this one. The cost follows what
-//! changed since the checkpoint before, never the size of the files.
+//! Order, and why: (1) the changed files, so that the state is really there after a power loss; (2) mapped files, whose
+//! changes no call announces, are stated at the start of the new interval; (3) the log, so that what comes later can be
+//! undone; (4) the index line, which makes the checkpoint exist; (5) the new interval is opened to the processes. A crash
+//! or a full disk before (4) leaves the checkpoint before: the statements of (2) are then its last ones, and earlier
+//! statements of the same bytes count. The cost follows what changed since the checkpoint before, never the size of the files.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -62,6 +63,7 @@ fn take_instead_of(
         true => durable::sync_all(store)?,
         false => durable::sync(store, &changed)?,
     }
+    mapped::save_again(store, control, index)?;
     store.log.sync()?;
     let entry = Entry { index, position, time_ns: now_ns(), digest, label: label.to_owned() };
     let forgotten = forgettable(store, &entries);
@@ -76,7 +78,6 @@ fn take_instead_of(
     }
     store.note_durable(&entry);
     control.begin_interval(&world, index);
-    mapped::save_again(store, control)?;
     if forgotten > 0 {
         store.log.forget_before(oldest.position)?;
         store.remove_kept(|interval| interval < oldest.index)?;

@@ -92,8 +92,8 @@ pub fn note(store: &Store, inode: Inode, path: &[u8], range: Range<u64>) -> std:
     rustix::io::write(&file, mapping.line(pid).as_bytes()).map(drop)
 }
 
-/// Saves what living processes have mapped, at the start of an interval.
-pub fn save_again(store: &Store, control: &Control) -> Result<()> {
+/// Saves what living processes have mapped, at the start of `interval`.
+pub fn save_again(store: &Store, control: &Control, interval: u64) -> Result<()> {
     let noted = noted(store)?;
     let mut mapped = BTreeSet::new();
     if !noted.is_empty() {
@@ -102,7 +102,7 @@ pub fn save_again(store: &Store, control: &Control) -> Result<()> {
         }
     }
     for mapping in mapped {
-        save_mapping(store, control, &mapping)
+        save_mapping(store, control, interval, &mapping)
             .map_err(Error::system("save the mapped file", store.shown(&mapping.path)))?;
     }
     Ok(())
@@ -150,7 +150,12 @@ fn parse_noted(line: &str) -> Option<(u32, Mapping)> {
     Some((pid, Mapping { inode, range, path: crate::store::unhex(fields.next()?)? }))
 }
 
-fn save_mapping(store: &Store, control: &Control, mapping: &Mapping) -> std::result::Result<(), Errno> {
+fn save_mapping(
+    store: &Store,
+    control: &Control,
+    interval: u64,
+    mapping: &Mapping,
+) -> std::result::Result<(), Errno> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let path = mapping.path_by_now(store)?;
     let stat = match rustix::fs::statat(store.root(), path.as_slice(), AtFlags::SYMLINK_NOFOLLOW) {
@@ -168,7 +173,7 @@ fn save_mapping(store: &Store, control: &Control, mapping: &Mapping) -> std::res
     // Kept files are durable with the next checkpoint only.
     match store.options.synced {
         true => save_range(&store.log, file.as_fd(), mapping.inode, range, &mut Vec::new()),
-        false => pieces::save(store, control, file.as_fd(), mapping.inode, range),
+        false => pieces::save(store, control, interval, file.as_fd(), mapping.inode, range),
     }
 }
 

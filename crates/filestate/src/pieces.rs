@@ -1,8 +1,8 @@
 //! Mapped files, of which a checkpoint keeps what changed since the last one.
 //!
-//! No call announces a write to a shared mapping, so the whole of it must be known at the start of every interval. The one idea: it is looked at in pieces, each known by its digest and by the kept file that holds it. A piece
-//! whose digest is the same is stated to lie where it lay; only the others are copied, to a kept file of this interval. A kept file
-//! that is stated again gets a second name in this interval, so that it stays when its first interval is forgotten.
+//! No call announces a write to a shared mapping, so the whole of it must be known at the start of every interval. A mapping
+//! is looked at in pieces, each known by its digest and by the kept file that holds it. A piece whose digest is the same is
+//! stated to lie where it lay; only the others are copied, to a kept file of this interval. A kept file that is stated again gets a second name in this interval, so that it stays when its first interval is forgotten.
 //!
 //! Which piece lies where is a file of the store, written while the world is held still, and dropped by a restore.
 
@@ -37,16 +37,18 @@ struct Piece {
     kept: RelativePath,
 }
 
-/// Saves `range` of the file at the start of an interval. The descriptor is the caller's own: it is moved.
+/// Saves `range` of the file at the start of `interval`. The descriptor is the caller's own: it is moved.
 pub(crate) fn save(
     store: &Store,
     control: &Control,
+    interval: u64,
     file: BorrowedFd<'_>,
     inode: Inode,
     range: Range<u64>,
 ) -> std::result::Result<(), Errno> {
     let pieces = read(store, inode)?;
-    let mut saving = Saving { store, control, inode, pieces, own: None, names: HashMap::new(), run: None };
+    let (own, names, run) = (None, HashMap::new(), None);
+    let mut saving = Saving { store, control, interval, inode, pieces, own, names, run };
     let mut at = range.start;
     while at < range.end {
         let data = next_data(file, at, range.end);
@@ -68,6 +70,7 @@ pub(crate) fn save(
 struct Saving<'store> {
     store: &'store Store,
     control: &'store Control,
+    interval: u64,
     inode: Inode,
     pieces: Pieces,
     /// The kept file of this interval.
@@ -122,7 +125,7 @@ impl Saving<'_> {
     }
 
     fn new_name(&self) -> RelativePath {
-        Store::kept_name(self.control.interval(), self.control.number_kept())
+        Store::kept_name(self.interval, self.control.number_kept())
     }
 
     fn copy(&mut self, bytes: &[u8], at: u64) -> std::result::Result<RelativePath, Errno> {

@@ -56,7 +56,8 @@ pub fn to_index(store: &Store, wanted: Option<u64>) -> Result<Summary> {
 }
 
 /// Restores the tree to a checkpoint while processes of the run live. They are held still meanwhile, and what they know of the
-/// interval is void afterwards. If it fails halfway, their later file calls fail until a restore is completed.
+/// interval is void afterwards. If it fails halfway, or mapped files can't be saved afterwards, their later file calls fail until a
+/// restore is completed.
 pub fn in_run(store: &Store, control: &Control, wanted: Option<u64>) -> Result<Summary> {
     let world = control.freeze()?;
     world.depart();
@@ -69,8 +70,9 @@ pub fn in_run(store: &Store, control: &Control, wanted: Option<u64>) -> Result<S
             return Err(error);
         }
     };
+    // Without this no later restore could take mapped files back. If it fails, file calls fail from now on.
+    mapped::save_again(store, control, summary.index)?;
     control.begin_interval(&world, summary.index);
-    mapped::save_again(store, control)?;
     Ok(summary)
 }
 

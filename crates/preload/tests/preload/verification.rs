@@ -105,6 +105,18 @@ fn of_a_mapped_file_only_what_changed_is_kept_again() {
     }
 }
 
+#[test]
+fn a_checkpoint_that_cannot_save_a_mapped_file_does_not_exist() {
+    let root = tempfile::tempdir().unwrap();
+    let protected = Protected::new(root.path(), &Options::default());
+    succeed(&mut protected.command(&program("mapped_full_disk")));
+    let taken: Vec<u64> = protected.store.entries().unwrap().iter().map(|entry| entry.index).collect();
+    assert_eq!(taken, [0, 1]);
+    protected.restore(1);
+    let bytes = std::fs::read(root.path().join("large")).unwrap();
+    assert!(bytes == vec![b'a'; 4 << 20], "the file is not as it was at the last checkpoint");
+}
+
 /// On a file system that only copies, the kernel copies what would be shared.
 #[test]
 fn contents_whose_blocks_are_shared_come_back() {
