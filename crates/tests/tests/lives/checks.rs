@@ -85,7 +85,7 @@ impl World {
         let counts = |(number, losses): (&Number, &usize)| (*losses >= to_usize(MEMORIES)).then_some(*number);
         let gone_in_memory: BTreeSet<Number> = self.lost_in_memory.iter().filter_map(counts).collect();
         self.lost.extend(unreadable.intersection(&gone_in_memory));
-        self.forgive_what_a_liar_had(&unreadable);
+        self.forgive_what_a_liar_had();
         if let Some(number) = unreadable.difference(&self.lost).next() {
             let at = self.holders().remove(number).unwrap_or_default();
             panic!("a version names chunk {number}, of which only this is durable: {}", self.shown_at(&at));
@@ -96,19 +96,24 @@ impl World {
         }
     }
 
-    /// What a benefactor of ill will claims to have was there alone, by its word, if it could never be read since versions name it.
-    /// Whatever could be read once must stay so, whatever that one says.
-    fn forgive_what_a_liar_had(&mut self, unreadable: &BTreeSet<Number>) {
+    /// Chunks that a benefactor of ill will claims may be there by its word alone. Such a chunk is given up if genuine blocks
+    /// have never sufficed for it since versions name it. A chunk for which they sufficed once must stay, whatever the liar says.
+    fn forgive_what_a_liar_had(&mut self) {
         for node in &mut self.nodes {
             self.claimed.extend(std::mem::take(&mut node.not_stored).iter().map(name));
         }
         if self.claimed.is_empty() {
             return;
         }
-        let named = self.named();
-        let never_readable = unreadable.difference(&self.readable);
-        self.lost.extend(never_readable.filter(|number| self.claimed.contains(number)));
-        self.readable.extend(named.difference(unreadable));
+        let (named, holders) = (self.named(), self.holders());
+        let is_genuine = |number: &&Number| {
+            let blocks = holders.get(number).into_iter().flatten().map(|(block, _)| block);
+            suffice(blocks.filter(|block| !is_made_up(block)))
+        };
+        let (genuine, doubtful): (BTreeSet<Number>, BTreeSet<Number>) = named.iter().partition(is_genuine);
+        let never_genuine = doubtful.difference(&self.readable);
+        self.lost.extend(never_genuine.filter(|number| self.claimed.contains(number)));
+        self.readable.extend(genuine);
         self.readable.retain(|number| named.contains(number));
     }
 
@@ -260,13 +265,16 @@ impl World {
     /// nothing else is there, and owners have the room that they need.
     fn is_tidy(&mut self) -> Result<(), String> {
         let (named, mut holders) = (self.named(), self.holders());
-        // Of a chunk that a state may name to which somebody returns, nobody can make anew what somebody made up, or too few fragments.
-        let is_whole = |number: &Number| {
-            holders.get(number).is_some_and(|at| suffice(at.iter().map(|(block, _)| block)))
+        // A chunk that only the registered backup names stays as far from loss as its last version asked for, which the folder may
+        // not ask for any more. Its block can't go if it was made up, if there are too few to make another, or if all have one.
+        let can_move = |number: &Number| {
+            let at = holders.get(number).into_iter().flatten();
+            let hosts: BTreeSet<usize> = at.clone().map(|(_, node)| *node).collect();
+            suffice(at.map(|(block, _)| block)) && hosts.len() < self.nodes.len()
         };
         let is_kept = |block: &BlockId| {
             let number = name(block);
-            self.registered.is_some() && !named.contains(&number) && (is_made_up(block) || !is_whole(&number))
+            self.registered.is_some() && !named.contains(&number) && (is_made_up(block) || !can_move(&number))
         };
         let keeps = |node: &Node| node.disk.blocks().iter().any(is_kept);
         if let Some(node) = self.nodes.iter().find(|node| node.owes() > 0 && !keeps(node)) {

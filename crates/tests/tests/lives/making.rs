@@ -116,7 +116,7 @@ impl World {
                 };
                 own.push((block.index, encoding, stored));
             }
-            if let Some(remaking) = self.gather_with(check.chunk, &check.from, own) {
+            if let Some(remaking) = self.gather_with((check.chunk, favoured), &check.from, own) {
                 let remade = remaking.remake(false);
                 self.note_decoded(node, check.chunk, favoured, remade.as_ref().err());
                 is_broken = remade.as_ref().err() == Some(&BadFragments::Encoding);
@@ -214,18 +214,16 @@ impl World {
             }
             false => Vec::new(),
         };
-        self.gather_with(chunk, from.get(usize::from(has_first)..)?, own)
+        self.gather_with((chunk, first.encoding), from.get(usize::from(has_first)..)?, own)
     }
 
-    /// Gathers as many blocks as suffice beside own ones.
+    /// Gathers as many blocks of an encoding as suffice beside own ones.
     fn gather_with(
         &mut self,
-        chunk: ChunkId,
+        (chunk, of): (ChunkId, EncodingId),
         from: &[SourceBlock],
         own: Vec<(u8, Encoding, Bytes)>,
     ) -> Option<Remaking> {
-        let of = own.first().map(|(_, encoding, _)| encoding.id(chunk));
-        let of = of.or(from.first().map(|source| source.encoding))?;
         let mut remaking = Remaking::new(chunk, of);
         let mut lacks = of.code.data();
         for (index, encoding, stored) in own {

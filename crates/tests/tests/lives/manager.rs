@@ -296,9 +296,21 @@ impl World {
         );
         self.lost = unreadable;
         self.check();
+        self.forget_those_that_left();
         if self.below(2) == 0 {
             // Who remembers what was given up tells it once more.
             self.restart_manager();
+        }
+    }
+
+    /// The older store knows benefactors that have left since, and chunks that survive a loss wait for them until an operator
+    /// has them forgotten.
+    fn forget_those_that_left(&mut self) {
+        let left = self.nodes.iter().filter(|node| node.has_left).filter_map(|node| node.id);
+        let left: Vec<_> = left.collect();
+        for id in left {
+            let forgotten = self.ask(ManagerRequest::Forget { id, force: false });
+            self.note(format!("{id} has left since, and is to be forgotten: {}", forgotten.is_ok()));
         }
     }
 
