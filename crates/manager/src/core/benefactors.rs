@@ -229,10 +229,7 @@ impl Registry {
             return Err(Failure::new(ErrorCode::Invalid, message));
         }
         labels::check(&registration.labels)?;
-        // Whoever was given a number and didn't hear of it has it.
-        let given = || self.known.iter().find(|(_, other)| Some(&other.secret) == secret.as_ref());
-        let given = registration.id.or_else(|| given().map(|(id, _)| *id));
-        let id = given.or_else(|| self.unused()).ok_or_else(none_left)?;
+        let id = self.number_for(registration, (secret.as_ref(), proof), has_number)?;
         if !has_number && id.0 >= self.next.saturating_add(NUMBERS_AHEAD_MAX) {
             let message = format!("{id} can't be a benefactor's number: the next one is {}", self.next);
             return Err(Failure::new(ErrorCode::Invalid, message));
@@ -278,6 +275,33 @@ impl Registry {
         self.note_labels(id);
         self.note(id);
         Ok(id)
+    }
+
+    /// The number that a benefactor presents, or the one that it was given and hasn't heard of, or a new one. Once an older store was
+    /// put back, its manager may have given the number to another one: then the benefactor gets a new number, and its blocks count on.
+    ///
+    /// # Errors
+    /// `Invalid`: all numbers were given. `NotFound`: it needs a new number, and its secret must come along.
+    fn number_for(
+        &self,
+        registration: &Registration,
+        (secret, proof): (Option<&BenefactorSecret>, &[u8; 32]),
+        has_number: bool,
+    ) -> Result<BenefactorId, Failure> {
+        let is_another = |id: &BenefactorId| {
+            self.known.get(id).is_some_and(|known| !registration.is_proved(&known.secret, proof))
+        };
+        let taken = registration.id.filter(|id| has_number && is_another(id));
+        match (taken, secret) {
+            (Some(id), None) => return Err(unknown(id)),
+            (Some(id), Some(secret)) if !registration.is_proved(secret, proof) => return Err(impostor(id)),
+            _ => {}
+        }
+        // Whoever was given a number and didn't hear of it has it.
+        let given = || self.known.iter().find(|(_, other)| Some(&other.secret) == secret);
+        let presented = registration.id.filter(|_| taken.is_none());
+        let given = presented.or_else(|| given().map(|(id, _)| *id));
+        given.or_else(|| self.unused()).ok_or_else(none_left)
     }
 
     /// A number that no benefactor has, or had as far as is known.

@@ -222,9 +222,14 @@ pub enum Follows {
 
 impl Core {
     /// Looks whether what a benefactor remembers is in the history. What was to be deleted stays if it isn't. Nobody is a witness but by
-    /// what the manager has signed for it.
-    pub(super) fn compare_history(&mut self, id: BenefactorId, told: Signed<Moment>) {
-        let Some(moment) = self.key.believe(told, id) else {
+    /// what the manager has signed for it, under the number that it had then.
+    pub(super) fn compare_history(
+        &mut self,
+        id: BenefactorId,
+        signed_for: BenefactorId,
+        told: Signed<Moment>,
+    ) {
+        let Some(moment) = self.key.believe(told, signed_for) else {
             tracing::warn!(%id, "a benefactor remembers what no manager of this pool has told it: it is not believed");
             return;
         };
@@ -267,7 +272,7 @@ impl Core {
     ) -> Result<Follows, Failure> {
         self.registry.registered(id, registration)?;
         if let Some(has) = has {
-            self.compare_history(id, has);
+            self.compare_history(id, id, has);
         }
         let is_keeper = self.keepers().any(|keeper| keeper == id);
         Ok(match is_keeper {

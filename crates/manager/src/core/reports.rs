@@ -40,6 +40,7 @@ impl Core {
             remembers || registration.term.is_some_and(|told| self.key.believe(told, id).is_some())
         };
         let has_number = registration.id.is_some_and(is_of_old);
+        let presented = registration.id;
         let id = self.registry.admit(&registration, secret, &proof, (self.asking, has_number))?;
         let Registration { incarnation, pid, load, remembered, put_sequence, receipt_key, term, .. } =
             registration;
@@ -83,11 +84,13 @@ impl Core {
         self.deletions.remove(&id);
         self.efforts.forget(id);
         self.update_states(now);
+        // A manager has signed these for the number that it presents.
+        let signed_for = presented.unwrap_or(id);
         if let Some(moment) = remembered {
-            self.compare_history(id, moment);
+            self.compare_history(id, signed_for, moment);
         }
         self.hosts.labels_changed(id);
-        self.terms.hear(term.and_then(|term| self.key.believe(term, id)));
+        self.terms.hear(term.and_then(|term| self.key.believe(term, signed_for)));
         self.rise_above_told_terms();
         let registration = self.registry.number(id);
         let permits = self.registry.begin_permits(id, self.setting.start, now.ms).ok_or_else(unexpected)?;

@@ -5,8 +5,10 @@ use crate::harness::{CLIENT, Pool, session};
 use stdchk_manager::core::Follows;
 use stdchk_manager::store::MemoryStore;
 use stdchk_model::message::benefactor::Command;
-use stdchk_model::message::manager::{FileKind, ManagerReply, ManagerRequest, Moment, VersionState};
-use stdchk_model::{BenefactorId, ErrorCode, Ino, SessionId};
+use stdchk_model::message::manager::{
+    BenefactorSecret, FileKind, ManagerReply, ManagerRequest, Moment, VersionState,
+};
+use stdchk_model::{BenefactorId, ErrorCode, Incarnation, Ino, SessionId};
 
 /// What one benefactor of these tests remembers, as a real one does: what it is ordered to.
 fn remembered(commands: &[Command]) -> Option<Moment> {
@@ -277,4 +279,29 @@ fn sessions_outlive_a_silence_while_set_back_and_one_that_is_closed_leaves_its_v
     assert_eq!(sessions(&mut pool), [session(2)]);
     pool.pass_alive(2_000, &[]);
     assert_eq!((state(&mut pool, file), sessions(&mut pool)), (VersionState::Interrupted, vec![session(2)]));
+}
+
+#[test]
+fn a_benefactor_whose_number_an_older_store_has_given_again_gets_another_one_and_is_a_witness() {
+    let (mut pool, copy, _) = pool_and_older_copy();
+    pool.register(None);
+    pool.inventory(1, &[2]);
+    let moment = remembered(&pool.beat_last(1, &[])).unwrap();
+    let (of_old, own) = (pool.registration(Some(1), Incarnation(90), Some(moment)), pool.secrets[&1].clone());
+    older(&mut pool, &copy);
+    // Another one comes first.
+    let new = pool.registration(None, Incarnation(91), None).introduced(&BenefactorSecret([0xcc; 32]));
+    assert!(matches!(pool.ask(new), Ok(ManagerReply::Registered { id: BenefactorId(1), .. })));
+    let refused = pool.ask(of_old.clone().proved(&own)).unwrap_err();
+    assert_eq!(refused.code, ErrorCode::NotFound, "its secret must come along");
+    let stranger = of_old.clone().proved(&own);
+    let ManagerRequest::Register { registration, proof, .. } = stranger else { unreachable!() };
+    let secret = Some(BenefactorSecret([0xdd; 32]));
+    let stranger = pool.ask(ManagerRequest::Register { registration, secret, proof }).unwrap_err();
+    assert_eq!(stranger.code, ErrorCode::Denied, "the proof is by another secret");
+    for _ in 0..2 {
+        let answer = pool.ask(of_old.clone().introduced(&own)).unwrap();
+        assert!(matches!(answer, ManagerReply::Registered { id: BenefactorId(2), .. }), "{answer:?}");
+        assert_eq!(pool.status().set_back, [BenefactorId(2)]);
+    }
 }

@@ -9,9 +9,10 @@ use stdchk_model::{BenefactorId, ErrorCode, Incarnation};
 
 const OTHER: BenefactorSecret = BenefactorSecret([0xbb; 32]);
 
-/// A registration as benefactor 0 in a life that nobody has had.
+/// A registration as benefactor 0 in a life that nobody has had, without anything that a manager has signed for that number.
 fn registration(pool: &Pool, life: u64) -> stdchk_model::message::manager::Registration {
-    pool.registration(Some(0), Incarnation(life), None)
+    let own = pool.registration(Some(0), Incarnation(life), None);
+    stdchk_model::message::manager::Registration { term: None, ..own }
 }
 
 fn refused(pool: &mut Pool, request: ManagerRequest) -> ErrorCode {
