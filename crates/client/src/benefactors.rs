@@ -25,7 +25,7 @@ pub(crate) const PUT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time between two looks at whether a put is slow.
 const PUT_LOOK: Duration = Duration::from_millis(250);
 /// Time for a sync: a busy disk may have a gigabyte to write.
-const SYNC_TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const SYNC_TIMEOUT: Duration = Duration::from_secs(60);
 /// Pause between two questions to a benefactor that works for long, whether it is there at all.
 const WORK_LOOK: Duration = Duration::from_secs(2);
 /// Time for the answer; one that takes longer is stopped or cut off, however long a sync may take.
@@ -50,6 +50,8 @@ const ALIVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long a benefactor is chosen behind all others that took no block, or was slow.
 const PASSED_OVER_FOR: Duration = Duration::from_secs(5);
+/// How long a benefactor is chosen behind all others that took blocks and doesn't vouch for them.
+const UNKEPT_FOR: Duration = Duration::from_secs(60);
 
 /// Why writers choose a benefactor behind all others for a while, the greater the less it helps to wait for it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -58,6 +60,8 @@ pub(crate) enum PassedOver {
     Slow,
     /// It takes no new blocks unless somebody insists.
     Busy,
+    /// It takes blocks, and then gives no receipt for them that counts.
+    Unkept,
 }
 
 /// Why a benefactor is not relied on, the worse the greater.
@@ -89,7 +93,8 @@ impl Link {
 
     fn pass_over(&mut self, why: PassedOver) {
         let why = self.passed_over().map_or(why, |before| before.max(why));
-        self.passed_over_until = Some((Instant::now() + PASSED_OVER_FOR, why));
+        let time = if why == PassedOver::Unkept { UNKEPT_FOR } else { PASSED_OVER_FOR };
+        self.passed_over_until = Some((Instant::now() + time, why));
     }
 }
 
@@ -572,14 +577,15 @@ impl Benefactors {
         Put { benefactors: self, id, bytes, durable, before, shares, progress: Arc::default(), taken: false }
     }
 
-    /// Lets a benefactor make `blocks` durable; the receipt names those that it has.
+    /// Lets a benefactor make `blocks` durable, for at most `limit`; the receipt names those that it has.
     pub(crate) async fn sync(
         self: &Arc<Self>,
         id: BenefactorId,
         blocks: Vec<BlockId>,
+        limit: Duration,
     ) -> Result<Receipt, CallError> {
         let request = BenefactorRequest::Sync { blocks, tell: false };
-        match self.call_patiently(id, &request, Bytes::new(), SYNC_TIMEOUT, Arc::default()).await? {
+        match self.call_patiently(id, &request, Bytes::new(), limit, Arc::default()).await? {
             (BenefactorReply::Synced(receipt), _) => Ok(receipt),
             _ => Err(crate::unexpected("Sync").into()),
         }

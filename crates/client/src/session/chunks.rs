@@ -331,6 +331,11 @@ impl Chunks {
         table.receipts.drain(..count).collect()
     }
 
+    /// Takes one receipt for the manager.
+    pub(super) fn take_receipt(&self) -> Option<(BenefactorId, Receipt)> {
+        self.table.lock().receipts.pop()
+    }
+
     /// The manager may not have got the receipts that it was given, or has refused one: all are asked for again.
     pub(super) fn forget_receipts(&self) {
         let mut table = self.table.lock();

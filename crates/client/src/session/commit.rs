@@ -25,7 +25,7 @@ use super::chunks::{Lacking, Origin};
 use super::sealed::Sealed;
 use super::send::SendingCell;
 use super::{Session, State};
-use crate::benefactors::PassedOver;
+use crate::benefactors::{PassedOver, SYNC_TIMEOUT};
 use crate::map_view::MapView;
 use crate::pool::Inner;
 
@@ -42,16 +42,16 @@ const RECOUNTS_MAX: u32 = 8;
 /// After this time, and each time that it has passed again, the manager is asked which benefactors are gone. Longer than a lease: one that was
 /// started again has registered.
 const GONE_EVERY: Duration = Duration::from_secs(6);
+/// Time for a sync of blocks that can be stored elsewhere: a benefactor that answers other questions meanwhile may never answer this one.
+const SYNC_ELSEWHERE: Duration = Duration::from_secs(30);
 /// How long a benefactor that went away with the only copy of chunks may take to come back.
 const RETURN_PATIENCE: Duration = Duration::from_secs(10);
 /// Pause between attempts to reach it.
 const RETURN_PAUSE: Duration = Duration::from_millis(250);
 
-/// The failure of a commit whose blocks a benefactor takes again and again.
-fn never_named(benefactor: BenefactorId) -> Failure {
-    let message = format!(
-        "{benefactor} takes blocks and its receipts leave them out, and no other benefactor has taken them"
-    );
+/// The failure of a commit whose blocks a benefactor takes again and again, and doesn't vouch for.
+fn never_named(benefactor: BenefactorId, why: &str) -> Failure {
+    let message = format!("{benefactor} takes blocks and {why}, and no other benefactor has taken them");
     let next =
         format!("look after the disk of {benefactor}, stop it, or add benefactors, and write the file again");
     Failure::new(ErrorCode::Unavailable, message).then(next)
@@ -216,7 +216,7 @@ impl Session {
     /// Gathers receipts for the chunks of a version; what a benefactor lost meanwhile is stored again elsewhere.
     async fn settle(&self, needed: &HashSet<ChunkId>) -> Result<(), Failure> {
         let mut retry = Retry::every(RETURN_PAUSE, RETURN_PATIENCE);
-        let mut left_out: Option<Retry> = None;
+        let mut patience: Option<Retry> = None;
         let wanted = self.policy.at_commit();
         loop {
             let has_patience = !retry.is_over();
@@ -228,14 +228,14 @@ impl Session {
             if unsecured.is_empty() {
                 return Ok(());
             }
-            let mut leaves_out = None;
+            let mut unkept = None;
             for (benefactor, blocks, answer) in self.sync_all(unsecured).await {
                 match answer {
                     Ok(receipt) => {
                         if !self.chunks.secured(&blocks, benefactor, receipt) {
                             // Others take what it lost, rather than that it takes and loses it again.
-                            self.pool.benefactors.pass_over(benefactor, PassedOver::Slow);
-                            leaves_out = Some(benefactor);
+                            self.pool.benefactors.pass_over(benefactor, PassedOver::Unkept);
+                            unkept = Some((benefactor, "its receipts leave them out".to_owned()));
                         }
                     }
                     // It may come back, as after a restart, and nobody else has them.
@@ -249,15 +249,19 @@ impl Session {
                     Err(error) => {
                         tracing::warn!(%benefactor, %error, blocks = blocks.len(), "a benefactor can't make blocks durable");
                         self.chunks.gone(&blocks, benefactor);
+                        self.pool.benefactors.pass_over(benefactor, PassedOver::Unkept);
+                        if !error.is_transport() {
+                            unkept = Some((benefactor, format!("can't make them durable ({error})")));
+                        }
                     }
                 }
             }
-            match leaves_out {
-                None => left_out = None,
-                Some(benefactor) => {
-                    let patience = || Retry::every(RECEIPT_PAUSE, RECEIPT_PATIENCE);
-                    if !left_out.get_or_insert_with(patience).pause().await {
-                        return Err(never_named(benefactor));
+            match unkept {
+                None => patience = None,
+                Some((benefactor, why)) => {
+                    let begin = || Retry::every(RECEIPT_PAUSE, RECEIPT_PATIENCE);
+                    if !patience.get_or_insert_with(begin).pause().await {
+                        return Err(never_named(benefactor, &why));
                     }
                 }
             }
@@ -277,12 +281,14 @@ impl Session {
         let mut syncs = JoinSet::new();
         for (benefactor, blocks) in unsecured {
             let pool = Arc::clone(&self.pool);
+            let is_only_there = self.chunks.would_lose(&blocks, benefactor);
+            let limit = if is_only_there { SYNC_TIMEOUT } else { SYNC_ELSEWHERE };
             syncs.spawn(async move {
                 let mut answers = Vec::new();
                 let mut rest = blocks.as_slice();
                 while !rest.is_empty() {
                     let (part, after) = rest.split_at(rest.len().min(RECEIPT_MAX));
-                    let answer = sync_at(&pool, benefactor, part).await;
+                    let answer = sync_at(&pool, benefactor, part, limit).await;
                     // One that doesn't answer isn't asked for the others.
                     let is_silent = answer.as_ref().is_err_and(CallError::is_transport);
                     let answered = if is_silent { rest } else { part };
@@ -344,7 +350,7 @@ impl Session {
         told: (TimeNs, VersionState, u64),
     ) -> Result<VersionInfo, Failure> {
         let (mut refused, mut looked_at): (Option<Retry>, _) = (None, Instant::now());
-        let mut recounts = 0;
+        let (mut recounts, mut left) = (0, HashSet::new());
         loop {
             self.settle(needed).await.inspect_err(|failure| self.fail(failure))?;
             let turn = self.telling.lock().await;
@@ -371,6 +377,17 @@ impl Session {
                     if looked_at.elapsed() >= GONE_EVERY {
                         looked_at = Instant::now();
                         self.leave_gone().await;
+                        self.leave_refused(needed).await?;
+                    }
+                }
+                // A benefactor may have given a receipt that can't count.
+                Err(failure) if matches!(failure.code, ErrorCode::Denied | ErrorCode::Invalid) => {
+                    let refused = self.leave_refused(needed).await?;
+                    let again = refused.intersection(&left).next();
+                    match (refused.is_empty(), again) {
+                        (true, _) => return Err(failure),
+                        (false, Some(again)) => return Err(never_named(*again, "its receipts don't count")),
+                        (false, None) => left.extend(refused),
                     }
                 }
                 // It may be that the manager doesn't trust what it trusted when the chunks were found.
@@ -419,6 +436,39 @@ impl Session {
                 tracing::debug!(%failure, "the manager could not be asked which benefactors are gone")
             }
         }
+    }
+
+    /// Gives the manager the receipts of one benefactor after the other. Blocks of those whose receipts it refuses are stored elsewhere, as
+    /// if they were gone. Returns these.
+    async fn leave_refused(&self, needed: &HashSet<ChunkId>) -> Result<HashSet<BenefactorId>, Failure> {
+        self.settle(needed).await.inspect_err(|failure| self.fail(failure))?;
+        let _turn = self.telling.lock().await;
+        let mut refused = HashSet::new();
+        while let Some((benefactor, receipt)) = self.chunks.take_receipt() {
+            let told = ManagerRequest::Receipts { session: self.id, receipts: vec![(benefactor, receipt)] };
+            match self.pool.manager.ask(&told).await {
+                Ok(_) => {}
+                Err(failure)
+                    if matches!(
+                        failure.code,
+                        ErrorCode::Denied | ErrorCode::Invalid | ErrorCode::Outdated
+                    ) =>
+                {
+                    tracing::warn!(%benefactor, %failure, "a benefactor's receipts don't count");
+                    self.pool.benefactors.pass_over(benefactor, PassedOver::Unkept);
+                    refused.insert(benefactor);
+                }
+                // The next commit meets it, too.
+                Err(failure) => {
+                    tracing::debug!(%failure, "receipts could not be told apart");
+                    self.chunks.forget_receipts();
+                    break;
+                }
+            }
+        }
+        self.stripe.leave(&refused).await;
+        self.chunks.leave(&refused);
+        Ok(refused)
     }
 
     /// The caller has the turn to tell.
@@ -613,9 +663,16 @@ enum Again {
 type Synced = (BenefactorId, Vec<BlockId>, Result<Receipt, CallError>);
 
 /// Asks a benefactor for a receipt, once more at once if the connection broke: it may have been started again.
-async fn sync_at(pool: &Inner, benefactor: BenefactorId, blocks: &[BlockId]) -> Result<Receipt, CallError> {
-    match pool.benefactors.sync(benefactor, blocks.to_vec()).await {
-        Err(error) if error.is_transport() => pool.benefactors.sync(benefactor, blocks.to_vec()).await,
+async fn sync_at(
+    pool: &Inner,
+    benefactor: BenefactorId,
+    blocks: &[BlockId],
+    limit: Duration,
+) -> Result<Receipt, CallError> {
+    match pool.benefactors.sync(benefactor, blocks.to_vec(), limit).await {
+        Err(error) if error.is_transport() && !matches!(error, CallError::Timeout { .. }) => {
+            pool.benefactors.sync(benefactor, blocks.to_vec(), limit).await
+        }
         answer => answer,
     }
 }
