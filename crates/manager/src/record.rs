@@ -17,7 +17,7 @@ use stdchk_model::{
 use crate::store::StoreError;
 
 /// Layout of every record below.
-pub const LAYOUT: u16 = 3;
+pub const LAYOUT: u16 = 4;
 
 /// Key of [`PoolRecord`] in its table.
 pub const POOL_KEY: &[u8] = b"pool";
@@ -91,6 +91,12 @@ pub struct InodeRecord {
     /// Position of the operation that last gave a name to it or took one from it.
     #[n(11)]
     pub named: TimeNs,
+    /// The lineage under which a file's versions lie; 0 for others.
+    #[n(12)]
+    pub lineage: u64,
+    /// By how much the numbers of its versions are ahead of their keys; 0 for others.
+    #[n(13)]
+    pub shift: u64,
 }
 
 /// A name in a directory.
@@ -397,9 +403,9 @@ pub fn entry_key(parent: Ino, name: &str) -> Vec<u8> {
     [&ino_key(parent), name.as_bytes()].concat()
 }
 
-/// Key of a version: the file, then the number.
-pub fn version_key(ino: Ino, version: u64) -> Vec<u8> {
-    [ino_key(ino), version.to_be_bytes()].concat()
+/// Key of a version: the lineage, then the key within it.
+pub fn version_key(lineage: u64, key: u64) -> Vec<u8> {
+    [lineage.to_be_bytes(), key.to_be_bytes()].concat()
 }
 
 /// Key of a version that is kept: the file, then the session for which it is.
@@ -438,9 +444,9 @@ mod tests {
     }
 
     #[test]
-    fn layout_3_stays_what_it_is() {
+    fn layout_4_stays_what_it_is() {
         let pool = PoolRecord {
-            layout: 3,
+            layout: 4,
             pool: PoolId([1; 16]),
             ino_ceiling: 4098,
             next_benefactor: 3,
@@ -450,10 +456,10 @@ mod tests {
         };
         assert_eq!(
             hex(&cbor::encode(&pool)),
-            format!("870350010101010101010101010101010101011910020304065820{}", "07".repeat(32))
+            format!("870450010101010101010101010101010101011910020304065820{}", "07".repeat(32))
         );
         let version = VersionRecord {
-            layout: 3,
+            layout: 4,
             size: 5,
             mtime: -1,
             committed_at: 7,
@@ -470,34 +476,34 @@ mod tests {
         };
         assert_eq!(
             hex(&cbor::encode(&version)),
-            "8e030520070105500202020202020202020202020202020282008141aa0309044c07070707070707070707070706480808080808080808"
+            "8e040520070105500202020202020202020202020202020282008141aa0309044c07070707070707070707070706480808080808080808"
         );
     }
 
     #[test]
     fn records_without_the_elements_that_were_added_are_read() {
         let secret = BenefactorSecret([5; 32]);
-        let older = (3u16, "host:1", secret.clone(), None::<MemberId>);
+        let older = (4u16, "host:1", secret.clone(), None::<MemberId>);
         let read: BenefactorRecord = decode(&cbor::encode(&older), "a benefactor").unwrap();
         let address = "host:1".to_owned();
         let (member, labels, tier) = (None, Vec::new(), Tier::Disk);
-        let now = BenefactorRecord { layout: 3, address, secret, member, labels, tier };
+        let now = BenefactorRecord { layout: 4, address, secret, member, labels, tier };
         assert_eq!(read, now);
     }
 
     #[test]
     fn a_later_layout_is_refused_by_name() {
-        let later = EntryRecord { layout: 4, ino: Ino(5) };
+        let later = EntryRecord { layout: 5, ino: Ino(5) };
         let error =
             decode::<EntryRecord>(&cbor::encode(&later), "a directory entry").unwrap_err().to_string();
-        assert!(error.contains("a directory entry") && error.contains("layout 4"), "{error}");
+        assert!(error.contains("a directory entry") && error.contains("layout 5"), "{error}");
         assert!(decode::<EntryRecord>(b"junk", "a directory entry").is_err());
     }
 
     #[test]
     fn a_field_added_later_is_skipped() {
-        let extended = (3u16, Ino(5), "new");
+        let extended = (4u16, Ino(5), "new");
         let bytes = cbor::encode(&extended);
-        assert_eq!(decode::<EntryRecord>(&bytes, "").unwrap(), EntryRecord { layout: 3, ino: Ino(5) });
+        assert_eq!(decode::<EntryRecord>(&bytes, "").unwrap(), EntryRecord { layout: 4, ino: Ino(5) });
     }
 }

@@ -189,8 +189,8 @@ impl Core {
     /// Where the map of a version lies that the file still has.
     fn root_of(&self, ino: Ino, base: &VersionInfo) -> Option<MapRoot> {
         let mut newest_first = self.namespace.file(ino).ok()?.versions.iter().rev();
-        let is_it = |(number, version): &(&u64, &super::inode::Version)| {
-            version.state != VersionState::Lost && is_same(&version.info(**number), base)
+        let is_it = |(number, version): &(u64, &super::inode::Version)| {
+            version.state != VersionState::Lost && is_same(&version.info(*number), base)
         };
         newest_first.find(is_it).map(|(_, version)| version.root.clone())
     }

@@ -172,17 +172,17 @@ impl Core {
         }
     }
 
-    /// Has the chunks of a file's versions counted in the folder where it is now, where the policy asks for copies.
-    pub(super) fn place_versions(&mut self, ino: Ino) {
+    /// Has the chunks of so many of a file's newest versions counted in the folder where it is now, where the policy asks for copies.
+    pub(super) fn place_versions(&mut self, ino: Ino, newest: usize) {
         let (Ok(policy), Ok(inode)) = (self.namespace.policy(ino), self.namespace.inode(ino)) else { return };
         let Body::File(file) = &inode.body else { return };
         if !policy.may_lack() {
             return;
         }
-        let (named, versions) = (inode.named, file.versions.iter());
+        let (named, versions) = (inode.named, file.versions.iter().rev().take(newest));
         let versions: Vec<(u64, TimeNs, MapRoot)> =
-            versions.map(|(number, version)| (*number, version.position, version.root.clone())).collect();
-        for (number, position, root) in versions {
+            versions.map(|(number, version)| (number, version.position, version.root.clone())).collect();
+        for (number, position, root) in versions.into_iter().rev() {
             // What got its name after it was committed stands where it was committed.
             let span = match named <= position {
                 true => self.milestone(ino, number, position, &policy).span(),
@@ -237,9 +237,9 @@ impl Core {
                 let several = several.map_err(|error| StoreError::new("reading policies", error))?;
                 let wanted = several.map_or(*wanted, |policy| policy.redundancy.distance());
                 let (name, named) = (&inode.name, inode.named);
-                for (number, version) in &file.versions {
+                for (number, version) in file.versions.iter() {
                     // What got its name after it was committed stands where it was committed.
-                    let timestep = below.as_ref().and_then(|below| below.timestep(name, *number));
+                    let timestep = below.as_ref().and_then(|below| below.timestep(name, number));
                     let folder = below.as_ref().map_or(SHARED, |below| below.folder);
                     let position = match timestep {
                         Some(timestep) if note || named <= version.position => {
@@ -255,7 +255,7 @@ impl Core {
                 if let Some(Body::File(file)) =
                     self.namespace.inodes.get_mut(ino).map(|inode| &mut inode.body)
                 {
-                    file.versions.values_mut().for_each(|version| version.wanted = wanted);
+                    file.versions.want(wanted, |_| ());
                 }
             }
         }
@@ -366,7 +366,7 @@ impl Core {
                 Entry::Vacant(unknown) => unknown.insert(self.namespace.named_below(inode.parent).ok()?),
             };
             let Body::File(file) = &inode.body else { return None };
-            let position = file.versions.get(&member.version)?.position;
+            let position = file.versions.get(member.version)?.position;
             let timestep = below.timestep(&inode.name, member.version);
             let begun = timestep.and_then(|timestep| self.begun.get(below.folder, timestep));
             // What got its name after it was committed stands where it was committed.

@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use stdchk_model::message::manager::{Attr, FileKind, TimeNs, VersionInfo, VersionState};
 use stdchk_model::{Ino, KeyId, Maker, MapRoot, SessionId};
 
+use super::lineage::{Lineage, LineageId};
+
 /// What all inodes have, and what makes each kind special.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Inode {
@@ -41,7 +43,7 @@ pub enum Body {
 /// A file is its versions; the newest is what readers see.
 #[derive(Clone, Debug, PartialEq)]
 pub struct File {
-    pub versions: BTreeMap<u64, Version>,
+    pub versions: Lineage,
     pub next_version: u64,
 }
 
@@ -100,14 +102,13 @@ impl Version {
 
 impl File {
     /// A file that was never committed.
-    pub fn new() -> Self {
-        Self { versions: BTreeMap::new(), next_version: 1 }
+    pub fn new(lineage: LineageId) -> Self {
+        Self { versions: Lineage::new(lineage), next_version: 1 }
     }
 
     /// The version that readers see, with its number.
     pub fn newest(&self) -> Option<(u64, &Version)> {
-        let kept = |(_, version): &(&u64, &Version)| version.state != VersionState::Lost;
-        self.versions.iter().rev().find(kept).map(|(number, version)| (*number, version))
+        self.versions.iter().rev().find(|(_, version)| version.state != VersionState::Lost)
     }
 }
 

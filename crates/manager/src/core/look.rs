@@ -174,7 +174,7 @@ impl Look {
                     if is_shared || by_version && inode.links > 1 {
                         self.shared.insert(*ino);
                     }
-                    let versions = file.versions.iter().map(|(number, version)| version.info(*number));
+                    let versions = file.versions.iter().map(|(number, version)| version.info(number));
                     let file = FileVersions { path, ino: *ino, versions: versions.collect() };
                     self.files.add(&file, &self.naming);
                 }
@@ -275,15 +275,15 @@ impl Core {
     }
 
     fn version_of(&self, ino: Ino, number: u64) -> Option<&Version> {
-        self.namespace.file(ino).ok()?.versions.get(&number)
+        self.namespace.file(ino).ok()?.versions.get(number)
     }
 
     /// The versions of a file that are of the set: all, unless their numbers are the timesteps.
     fn versions_of(&self, found: &Found) -> impl Iterator<Item = &Version> {
         let only = found.version.as_ref().filter(|_| found.is_by_version).map(|info| info.version);
-        let versions = self.namespace.file(found.ino).into_iter().flat_map(|file| &file.versions);
+        let versions = self.namespace.file(found.ino).into_iter().flat_map(|file| file.versions.iter());
         versions
-            .filter(move |(number, _)| only.is_none_or(|only| only == **number))
+            .filter(move |(number, _)| only.is_none_or(|only| only == *number))
             .map(|(_, version)| version)
     }
 
@@ -514,7 +514,7 @@ impl Core {
         }
         // Other names of it may want less.
         if self.namespace.wants_other(ino) {
-            self.walk(Walk::Grade(ino));
+            self.walk(Walk::Grade(ino, usize::MAX));
         }
         self.remove_emptied(folder, place.0);
     }

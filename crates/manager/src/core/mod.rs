@@ -21,6 +21,7 @@ mod hold;
 mod hosts;
 mod inode;
 mod lifetimes;
+mod lineage;
 mod locations;
 mod look;
 mod members;
@@ -535,6 +536,7 @@ impl Core {
         }
         self.check_sealed(change)?;
         let done = self.done_with(change)?;
+        let moved_versions = self.versions_to_place(change);
         let entry = self.namespace.change(change)?;
         if let (Change::Finish { ino }, Some(done)) = (change, done) {
             self.namespace.note(*ino).done = Some(done);
@@ -543,18 +545,20 @@ impl Core {
         self.commits += 1;
         match (change, &entry) {
             (Change::SetPolicy { ino, pairs }, _) if pairs.iter().any(|(key, _)| key == "redundancy") => {
-                self.walk(Walk::Grade(*ino));
+                self.walk(Walk::Grade(*ino, usize::MAX));
             }
             // Names of a file in other folders may want more for it, or wanted more.
             (Change::Link { .. } | Change::Unlink { .. }, Some(named))
                 if self.namespace.wants_other(named.ino) =>
             {
-                self.walk(Walk::Grade(named.ino));
+                self.walk(Walk::Grade(named.ino, usize::MAX));
             }
             (Change::Rename { parent, name, new_parent, .. }, Some(moved)) if parent != new_parent => {
+                self.walk(Walk::Grade(moved.ino, moved_versions));
                 // Something is where it was only if they changed places.
-                let other = self.namespace.find(*parent, name)?;
-                [Some(moved.ino), other].into_iter().flatten().for_each(|ino| self.walk(Walk::Grade(ino)));
+                if let Some(other) = self.namespace.find(*parent, name)? {
+                    self.walk(Walk::Grade(other, usize::MAX));
+                }
             }
             _ => {}
         }

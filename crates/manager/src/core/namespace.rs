@@ -13,6 +13,7 @@ use stdchk_model::{ErrorCode, Failure, Ino, MapRoot, SessionId, User, name};
 use super::bases::Bases;
 use super::inode::{Body, Directory, File, Inode};
 use super::lifetimes::Noted;
+use super::lineage::{LineageId, VersionKey};
 use crate::record::GIVEN_UP_INOS;
 
 /// Most names of one file: ext4's limit, which programs are known to cope with.
@@ -36,12 +37,14 @@ pub struct Namespace {
     pub(super) held: HashMap<Ino, u32>,
     /// Sessions of before the manager's start may still come back: what they have open is kept, whichever that is.
     pub(super) unsettled: bool,
+    /// Lineages of files that have another one than the one that their inode was made with, with these files.
+    pub(super) lineages: HashMap<LineageId, Ino>,
     /// Versions whose writers still have the file open.
-    pub(super) open: HashMap<SessionId, (Ino, u64)>,
+    pub(super) open: HashMap<SessionId, VersionKey>,
     pub(super) versions: u64,
     pub(super) logical_bytes: u64,
-    /// Versions that were closed early and never committed.
-    pub(super) lost: u64,
+    /// Versions that were closed early and never committed, by their sessions.
+    pub(super) lost: BTreeSet<(SessionId, VersionKey)>,
     /// Versions that came or went, in this order, and were not counted for their chunks yet.
     pub(super) references: Vec<Reference>,
     pub(super) changed: Changed,
@@ -51,8 +54,8 @@ pub struct Namespace {
     pub(super) bases: Bases,
     /// For how long the manager has lived, all its starts together, milliseconds: what ages are measured by, whatever the calendar does.
     pub(super) lived_ms: u64,
-    /// Versions that a rename brought into another file lately, by the sessions that committed them, and when, of the manager's life.
-    pub(super) brought: HashMap<SessionId, u64>,
+    /// Versions that a rename replaced lately, by the sessions that committed them, and when, of the manager's life.
+    pub(super) replaced: HashMap<SessionId, u64>,
     /// For whom the present operation is done; `None`: for who may do all.
     pub(super) user: Option<User>,
 }
@@ -75,7 +78,7 @@ pub struct Changed {
     pub pool: bool,
     pub inodes: BTreeSet<Ino>,
     pub entries: BTreeSet<(Ino, String)>,
-    pub versions: BTreeSet<(Ino, u64)>,
+    pub versions: BTreeSet<VersionKey>,
     pub policies: BTreeSet<Ino>,
     pub noted: BTreeSet<Ino>,
 }
@@ -101,16 +104,17 @@ impl Namespace {
             position: 0,
             held: HashMap::new(),
             unsettled: false,
+            lineages: HashMap::new(),
             open: HashMap::new(),
             versions: 0,
             logical_bytes: 0,
-            lost: 0,
+            lost: BTreeSet::new(),
             references: Vec::new(),
             changed: Changed::default(),
             noted: BTreeMap::new(),
             bases: Bases::default(),
             lived_ms: 0,
-            brought: HashMap::new(),
+            replaced: HashMap::new(),
             user: None,
         }
     }
@@ -289,7 +293,7 @@ impl Namespace {
         target: &str,
     ) -> Result<Attr, Failure> {
         self.check_new(parent, name)?;
-        let body = new_body(kind, target)?;
+        let body = new_body(kind, target, Ino(self.next_ino))?;
         let ino = self.take_ino();
         self.insert_new((parent, name), ino, self.blank(parent, mode, owner, body))
     }
@@ -306,7 +310,10 @@ impl Namespace {
         if ino.0 >= self.next_ino || self.inodes.contains_key(&ino) {
             return Err(absent(ino));
         }
-        let blank = self.blank(parent, mode, owner, Body::File(File::new()));
+        // The lineage that it began may be that of another file by now.
+        let lineage = LineageId::of(self.take_ino());
+        self.lineages.insert(lineage, ino);
+        let blank = self.blank(parent, mode, owner, Body::File(File::new(lineage)));
         self.insert_new((parent, name), ino, blank).map(drop)
     }
 
@@ -321,7 +328,8 @@ impl Namespace {
         self.directory(folder)?;
         let owner = self.inode(folder).map(|inode| (inode.uid, inode.gid))?;
         let ino = self.take_ino();
-        let inode = Inode { links: 0, ..self.blank(folder, 0o600, owner, Body::File(File::new())) };
+        let body = Body::File(File::new(LineageId::of(ino)));
+        let inode = Inode { links: 0, ..self.blank(folder, 0o600, owner, body) };
         self.inodes.insert(ino, inode);
         self.changed.inodes.insert(ino);
         Ok(ino)
@@ -504,8 +512,9 @@ impl Namespace {
         }
         match inode.body {
             Body::File(file) => {
-                for (number, version) in file.versions {
-                    self.forget_version(ino, number, &version);
+                self.lineages.remove(&file.versions.id());
+                for (place, version) in file.versions.into_records() {
+                    self.forget_version(place, &version);
                 }
                 self.let_bases_go_of(ino);
             }
@@ -517,9 +526,9 @@ impl Namespace {
     }
 }
 
-fn new_body(kind: FileKind, target: &str) -> Result<Body, Failure> {
+fn new_body(kind: FileKind, target: &str, ino: Ino) -> Result<Body, Failure> {
     Ok(match kind {
-        FileKind::File => Body::File(File::new()),
+        FileKind::File => Body::File(File::new(LineageId::of(ino))),
         FileKind::Directory => Body::Directory(Directory::default()),
         FileKind::Symlink => Body::Symlink(checked_target(target)?),
         FileKind::Pipe | FileKind::Socket => Body::Meeting(kind),

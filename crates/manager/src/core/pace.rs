@@ -44,7 +44,7 @@ impl Core {
     fn written(&self, set: &CheckpointSet) -> Option<(u64, u64)> {
         let mut span: Option<(u64, u64)> = None;
         for member in &set.members {
-            let version = self.namespace.file(member.ino).ok()?.versions.get(&member.version)?;
+            let version = self.namespace.file(member.ino).ok()?.versions.get(member.version)?;
             let begin = version.lived_ms.checked_sub(version.written_ms?)?;
             let (first, last) = span.unwrap_or((begin, version.lived_ms));
             span = Some((first.min(begin), last.max(version.lived_ms)));

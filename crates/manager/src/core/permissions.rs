@@ -51,8 +51,8 @@ impl Core {
                 }
             };
         }
-        match self.namespace.open.get(&id) {
-            Some((ino, _)) => self.namespace.allow_user(Need::Update(*ino)),
+        match self.namespace.open_version(id) {
+            Some((ino, _)) => self.namespace.allow_user(Need::Update(ino)),
             None => Ok(()),
         }
     }

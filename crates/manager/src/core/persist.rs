@@ -10,6 +10,7 @@ use stdchk_model::{Ino, SessionId, cbor};
 
 use super::inode::{Body, Directory, File, Inode, Version};
 use super::lifetimes::Noted;
+use super::lineage::{Lineage, LineageId, NUMBERS, VersionKey};
 use super::namespace::{Changed, Namespace};
 use crate::record::{
     BaseRecord, EntryRecord, InodeRecord, LAYOUT, NotedRecord, PolicyRecord, VersionRecord, base_key, decode,
@@ -27,9 +28,10 @@ impl Namespace {
             let record = found.map(|ino| cbor::encode(&EntryRecord { layout: LAYOUT, ino }));
             write(batch, Table::Entry, &entry_key(*parent, name), record);
         }
-        for (ino, number) in &changed.versions {
-            let version = self.file(*ino).ok().and_then(|file| file.versions.get(number));
-            write(batch, Table::Version, &version_key(*ino, *number), version.map(version_record));
+        for place in &changed.versions {
+            let version = self.stored_version(*place).map(|(_, _, version)| version);
+            let key = version_key(place.lineage.0, place.key);
+            write(batch, Table::Version, &key, version.map(version_record));
         }
         for ((ino, kept_for), record) in self.bases.take_changes() {
             write(batch, Table::Base, &base_key(ino, kept_for), record.map(cbor::encode));
@@ -60,9 +62,11 @@ impl Namespace {
         let (number, rest) = split_number(key)?;
         let ino = Ino(number);
         match table {
-            Table::Inode => self.load_inode(ino, &decode(bytes, "an inode")?),
+            Table::Inode => self.load_inode(ino, &decode(bytes, "an inode")?)?,
             Table::Entry => self.load_entry(ino, rest, &decode(bytes, "a directory entry")?)?,
-            Table::Version => self.load_version(ino, rest, decode(bytes, "a version")?)?,
+            Table::Version => {
+                self.load_version(LineageId(number), rest, decode(bytes, "a version")?)?;
+            }
             Table::Policy => self.load_policy(ino, decode(bytes, "a policy")?)?,
             Table::Base => self.load_base(ino, rest, decode(bytes, "a version that is kept for a spool")?)?,
             Table::Noted => self.load_noted(ino, decode(bytes, "a folder's checkpoint sets")?)?,
@@ -71,9 +75,9 @@ impl Namespace {
         Ok(())
     }
 
-    fn load_inode(&mut self, ino: Ino, record: &InodeRecord) {
+    fn load_inode(&mut self, ino: Ino, record: &InodeRecord) -> Result<(), StoreError> {
         let body = match record.kind {
-            FileKind::File => Body::File(File { next_version: record.next_version, ..File::new() }),
+            FileKind::File => Body::File(self.load_file(ino, record)?),
             FileKind::Directory => Body::Directory(Directory::default()),
             FileKind::Symlink => Body::Symlink(record.target.clone()),
             kind @ (FileKind::Pipe | FileKind::Socket) => Body::Meeting(kind),
@@ -83,6 +87,18 @@ impl Namespace {
         let blank = self.blank(Ino::ROOT, mode, (uid, gid), body);
         let inode = Inode { links, atime, mtime, ctime, named, ..blank };
         self.inodes.insert(ino, inode);
+        Ok(())
+    }
+
+    fn load_file(&mut self, ino: Ino, record: &InodeRecord) -> Result<File, StoreError> {
+        let (id, next_version) = (LineageId(record.lineage), record.next_version);
+        let versions = Lineage::stored(id, record.shift).filter(|_| (1..NUMBERS).contains(&next_version));
+        let versions =
+            versions.ok_or_else(|| contradiction(ino, "it has impossible numbers of versions".to_owned()))?;
+        if id != LineageId::of(ino) && self.lineages.insert(id, ino).is_some() {
+            return Err(contradiction(ino, "its versions are those of another file, too".to_owned()));
+        }
+        Ok(File { versions, next_version })
     }
 
     fn load_entry(&mut self, parent: Ino, name: &[u8], record: &EntryRecord) -> Result<(), StoreError> {
@@ -125,16 +141,43 @@ impl Namespace {
             }
             below_root.extend(way);
         }
+        self.check_lineages()
+    }
+
+    /// Each lineage must be that of one file.
+    fn check_lineages(&self) -> Result<(), StoreError> {
+        for id in self.lineages.keys() {
+            let made_with = self.file(Ino(id.0)).ok().filter(|file| file.versions.id() == *id);
+            if made_with.is_some() {
+                return Err(contradiction(
+                    Ino(id.0),
+                    "its versions are those of another file, too".to_owned(),
+                ));
+            }
+        }
         Ok(())
     }
 
-    fn load_version(&mut self, ino: Ino, rest: &[u8], record: VersionRecord) -> Result<(), StoreError> {
-        let (number, _) = split_number(rest)?;
-        let Some(Body::File(file)) = self.inodes.get_mut(&ino).map(|inode| &mut inode.body) else {
-            return Err(contradiction(ino, "it has versions and is no file".to_owned()));
+    fn load_version(
+        &mut self,
+        lineage: LineageId,
+        rest: &[u8],
+        record: VersionRecord,
+    ) -> Result<(), StoreError> {
+        let (key, _) = split_number(rest)?;
+        let ino = self.file_of(lineage);
+        let file = match self.inodes.get_mut(&ino).map(|inode| &mut inode.body) {
+            Some(Body::File(file)) if file.versions.id() == lineage => file,
+            _ => return Err(contradiction(ino, "there are versions of it and it has none".to_owned())),
         };
-        if record.state == VersionState::Open {
-            self.open.insert(record.session, (ino, number));
+        let number = file.versions.number_of(key);
+        let number = number
+            .ok_or_else(|| contradiction(ino, "a version of it has an impossible number".to_owned()))?;
+        let place = VersionKey { lineage, key };
+        match record.state {
+            VersionState::Open => drop(self.open.insert(record.session, place)),
+            VersionState::Lost => drop(self.lost.insert((record.session, place))),
+            VersionState::Closed | VersionState::Interrupted => {}
         }
         let VersionRecord {
             size,
@@ -172,9 +215,10 @@ impl Namespace {
             written_ms,
             maker,
         };
-        file.versions.insert(number, version.clone());
+        let (state, size) = (version.state, version.size);
+        file.versions.insert(number, version);
         file.next_version = file.next_version.max(number.saturating_add(1));
-        self.count_version(&version);
+        self.count_version(state, size);
         Ok(())
     }
 
@@ -223,10 +267,12 @@ fn write(batch: &mut Batch, table: Table, key: &[u8], record: Option<Vec<u8>>) {
 }
 
 fn inode_record(inode: &Inode) -> Vec<u8> {
-    let (target, next_version) = match &inode.body {
-        Body::Symlink(target) => (target.clone(), 0),
-        Body::File(file) => (String::new(), file.next_version),
-        Body::Directory(_) | Body::Meeting(_) => (String::new(), 0),
+    let (target, next_version, lineage, shift) = match &inode.body {
+        Body::Symlink(target) => (target.clone(), 0, 0, 0),
+        Body::File(File { versions, next_version }) => {
+            (String::new(), *next_version, versions.id().0, versions.shift())
+        }
+        Body::Directory(_) | Body::Meeting(_) => (String::new(), 0, 0, 0),
     };
     let Inode { mode, uid, gid, links, atime, mtime, ctime, named, .. } = *inode;
     let kind = inode.kind();
@@ -244,6 +290,8 @@ fn inode_record(inode: &Inode) -> Vec<u8> {
         target,
         next_version,
         named,
+        lineage,
+        shift,
     })
 }
 

@@ -1,13 +1,15 @@
 //! Renaming: constant time for the name, whatever hangs below it, and the handing on of versions.
 //!
 //! Write-to-temporary-and-rename is how most codes replace a checkpoint. Here the replaced file's versions become earlier
-//! versions of the file that takes its place, so that the history of a name survives the idiom.
+//! versions of the file that takes its place, so that the history of a name survives the idiom. They are handed on as a whole
+//! ([`super::lineage`]), or a file that is replaced a thousand times would have each of its versions written a thousand times.
 
 use stdchk_model::message::manager::{Attr, Existing, VersionState};
 use stdchk_model::user::Access;
 use stdchk_model::{ChunkMap, ErrorCode, Failure, Ino, Maker, MapRoot, SessionId, name};
 
 use super::inode::{Body, File, Version};
+use super::lineage::{Lineage, LineageId};
 use super::namespace::{Namespace, exists};
 
 /// A name in a directory.
@@ -91,45 +93,70 @@ impl Namespace {
     fn hand_on(&mut self, from: Ino, to: Ino, existing: Existing) -> Result<(), Failure> {
         let last_name = self.inode(from)?.links == 1;
         let (Ok(old), Ok(_)) = (self.file(from), self.file(to)) else { return Ok(()) };
-        if !last_name || old.newest().is_none() || !self.lets(from, Access::READ) {
+        let replaced = old.newest().map(|(_, version)| version.session);
+        if !last_name || replaced.is_none() || !self.lets(from, Access::READ) {
             return Ok(());
         }
-        let emptied = File { next_version: old.next_version, ..File::new() };
-        let old = std::mem::replace(self.file_mut(from)?, emptied);
-        let mut new = std::mem::replace(self.file_mut(to)?, File::new());
-        if new.newest().is_none() && existing != Existing::ReplaceOnCommit {
-            let (number, empty) = (new.next_version, self.never_written());
+        if let Some(replaced) = replaced {
+            self.replaced.insert(replaced, self.lived_ms);
+        }
+        if self.file(to)?.newest().is_none() && existing != Existing::ReplaceOnCommit {
+            let empty = self.never_written(to);
             self.add_version(&empty);
+            let new = self.file_mut(to)?;
+            let number = new.next_version;
             new.versions.insert(number, empty);
             new.next_version += 1;
+            let place = new.versions.key_of(number);
+            self.changed.versions.insert(place);
         }
-        let joined = self.join((from, old), (to, new));
-        *self.file_mut(to)? = joined;
+        self.join(from, to)?;
         // A walk through the folder may have been meant to grade them where they were.
         self.grade(to);
         Ok(())
     }
 
-    fn join(&mut self, (from, old): (Ino, File), (to, new): (Ino, File)) -> File {
-        let shift = old.next_version - 1;
-        let lived_ms = self.lived_ms;
-        self.brought.extend(new.versions.values().map(|version| (version.session, lived_ms)));
-        self.changed.versions.extend(old.versions.keys().map(|number| (from, *number)));
-        self.changed.versions.extend(new.versions.keys().map(|number| (to, *number)));
-        let mut joined = File { versions: old.versions, next_version: new.next_version + shift };
-        joined.versions.extend(new.versions.into_iter().map(|(number, version)| (number + shift, version)));
-        for (number, version) in &joined.versions {
-            self.changed.versions.insert((to, *number));
-            if let Some(place) = self.open.get_mut(&version.session) {
-                *place = (to, *number);
+    /// Puts the versions of `from` in front of those of `to`. The shorter lineage goes over into the longer one, which is then that of `to`;
+    /// `from` has the emptied one, in case that sessions still have it open.
+    fn join(&mut self, from: Ino, to: Ino) -> Result<(), Failure> {
+        let old = self.file_mut(from)?;
+        let next = old.next_version;
+        let front = std::mem::replace(&mut old.versions, Lineage::new(LineageId::of(from)));
+        let new = self.file_mut(to)?;
+        new.next_version += next - 1;
+        let (emptied, moved) = new.versions.put_in_front(front, next);
+        let joined = new.versions.id();
+        self.set_lineage(to, joined);
+        self.set_lineage(from, emptied.id());
+        self.file_mut(from)?.versions = emptied;
+        for (before, now) in moved {
+            self.changed.versions.extend([before, now]);
+            let Some((_, _, version)) = self.stored_version(now) else {
+                unreachable!("it has just moved here")
+            };
+            let session = version.session;
+            if let Some(place) = self.open.get_mut(&session).filter(|place| **place == before) {
+                *place = now;
+            }
+            if self.lost.remove(&(session, before)) {
+                self.lost.insert((session, now));
             }
         }
-        joined
+        Ok(())
+    }
+
+    fn set_lineage(&mut self, ino: Ino, lineage: LineageId) {
+        match lineage == LineageId::of(ino) {
+            true => self.lineages.remove(&lineage),
+            false => self.lineages.insert(lineage, ino),
+        };
     }
 
     /// What readers see of a file that was never committed: nothing. It stands in front of the versions that such a file
     /// inherits, or they would show through.
-    pub(super) fn never_written(&self) -> Version {
+    pub(super) fn never_written(&self, ino: Ino) -> Version {
+        // It has no chunks that could be lost, and wants what the others want: they are looked at one by one only where they differ.
+        let wanted = self.policy(ino).map_or(1, |policy| policy.redundancy.distance());
         Version {
             size: 0,
             mtime: self.clock,
@@ -140,7 +167,7 @@ impl Namespace {
             session: SessionId([0; 16]),
             root: MapRoot::Inline { map: ChunkMap::default().encode() },
             hole_bytes: 0,
-            wanted: 1,
+            wanted,
             lived_ms: self.lived_ms,
             written_ms: None,
             key: None,

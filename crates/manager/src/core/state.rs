@@ -116,7 +116,7 @@ impl Core {
             sessions: count(self.sessions.len()),
             versions: self.namespace.versions,
             logical_bytes: self.namespace.logical_bytes,
-            versions_lost: self.namespace.lost,
+            versions_lost: count(self.namespace.lost.len()),
             chunks: totals.chunks,
             unique_bytes: totals.unique_bytes,
             stored_bytes: totals.stored_bytes,
@@ -195,7 +195,7 @@ impl Core {
                     Body::Directory(_) => below.push((*child, path)),
                     Body::File(file) => {
                         let versions = file.versions.iter();
-                        let versions = versions.map(|(number, version)| version.info(*number)).collect();
+                        let versions = versions.map(|(number, version)| version.info(number)).collect();
                         files.push(FileVersions { path, ino: *child, versions });
                     }
                     Body::Symlink(_) | Body::Meeting(_) => {}

@@ -14,6 +14,7 @@ use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::Bound;
 
 use stdchk_model::Ino;
+use stdchk_model::exact::to_usize;
 use stdchk_model::message::manager::VersionState;
 use stdchk_model::policy::Versions;
 
@@ -78,6 +79,10 @@ impl Thinning {
         self.waiting.insert((due, file));
     }
 
+    fn waits(&self, file: Ino) -> bool {
+        self.due.contains_key(&file)
+    }
+
     /// Has those looked at that have waited.
     fn end_waiting(&mut self, now_ms: u64) {
         while let Some((_, file)) = self.waiting.first().copied().filter(|(due, _)| *due <= now_ms) {
@@ -139,10 +144,8 @@ impl Namespace {
     /// Drops a version that readers don't see. Nothing else of the file changes.
     fn drop_older(&mut self, ino: Ino, number: u64) {
         let Ok(file) = self.file_mut(ino) else { return };
-        if file.newest().is_some_and(|(newest, _)| newest > number)
-            && let Some(version) = file.versions.remove(&number)
-        {
-            self.forget_version(ino, number, &version);
+        if file.newest().is_some_and(|(newest, _)| newest > number) {
+            self.take_version(ino, number);
         }
     }
 }
@@ -154,9 +157,10 @@ fn names_of(inode: &Inode) -> impl Iterator<Item = (Ino, &str)> {
 }
 
 impl Core {
-    /// Has a file looked at of which older versions may go.
+    /// Has a file looked at of which older versions may go. If it waits for that already, no version goes earlier because others follow.
     pub(super) fn thin_later(&mut self, ino: Ino) {
-        if self.namespace.file(ino).is_ok_and(|file| file.versions.len() > 1) {
+        let has_older = self.namespace.file(ino).is_ok_and(|file| file.versions.len() > 1);
+        if has_older && (!self.thinning.waits(ino) || self.makes_room()) {
             self.thinning.add(ino);
         }
     }
@@ -179,7 +183,7 @@ impl Core {
         if now.ms.saturating_sub(self.thinning.tidied_ms) >= TIDY_MS {
             self.thinning.tidied_ms = now.ms;
             let lived_ms = self.namespace.lived_ms;
-            self.namespace.brought.retain(|_, brought_ms| lived_ms.saturating_sub(*brought_ms) < REPLACED_MS);
+            self.namespace.replaced.retain(|_, ms| lived_ms.saturating_sub(*ms) < REPLACED_MS);
         }
         self.search_some();
         let mut left = self.setting.steps;
@@ -212,69 +216,84 @@ impl Core {
         }
     }
 
-    /// Drops the versions of a file that may go; how many steps that took.
+    /// Drops versions of a file that may go; how many steps that took.
     fn thin(&mut self, ino: Ino, now: Now) -> usize {
         let Some(newest) = self.namespace.versions_to_keep(ino) else { return 1 };
         let Ok(file) = self.namespace.file(ino) else { return 1 };
+        let newest = to_usize(u64::from(newest));
         // An empty one takes the place of no content: files are often truncated before they are written.
         let is_closed =
-            |(_, version): &(&u64, &Version)| version.state == VersionState::Closed && version.size > 0;
-        let closed: Vec<u64> = file.versions.iter().filter(is_closed).map(|(number, _)| *number).collect();
+            |(_, version): &(u64, &Version)| version.state == VersionState::Closed && version.size > 0;
+        let closed = file.versions.iter().rev().filter(is_closed).map(|(number, _)| number);
+        let closed: Vec<u64> = closed.take(newest.saturating_add(LOOKED_AT_BEYOND)).collect();
         let (mut whole, mut steps, mut last) = (0, 1, None);
         // One after the other lacks copies: that takes time, and others need the manager.
-        for number in closed.iter().rev().take(newest as usize + LOOKED_AT_BEYOND) {
+        for number in &closed {
             let (is_whole, done) = self.is_version_whole(ino, *number);
-            (whole, steps) = (whole + u32::from(is_whole), steps + done);
+            (whole, steps) = (whole + usize::from(is_whole), steps + done);
             if whole == newest {
                 last = Some(*number);
                 break;
             }
         }
         let Some(last) = last else {
-            if closed.len() > newest as usize {
+            if closed.len() > newest {
                 self.thinning.wait(ino, now.ms, WAIT_MS);
             }
             return steps;
         };
-        let (older, wait_ms) = self.older_than(ino, last, now);
-        if !older.is_empty() {
-            tracing::debug!(%ino, versions = older.len(), "older versions of a file go");
+        let Older { going, wait_ms } = self.older_than(ino, last, now);
+        if !going.is_empty() {
+            tracing::debug!(%ino, versions = going.len(), "older versions of a file go");
         }
-        steps += older.len();
-        older.into_iter().for_each(|number| self.namespace.drop_older(ino, number));
-        if let Some(wait_ms) = wait_ms {
-            self.thinning.wait(ino, now.ms, wait_ms);
+        steps += going.len();
+        going.into_iter().for_each(|number| self.namespace.drop_older(ino, number));
+        match wait_ms {
+            Some(0) => self.thinning.add(ino),
+            Some(wait_ms) => self.thinning.wait(ino, now.ms, wait_ms),
+            None => {}
         }
         steps
     }
 
-    /// Versions of a file that are older than this one and may go now; and after what time others may, milliseconds, if there are some.
-    fn older_than(&self, ino: Ino, last: u64, now: Now) -> (Vec<u64>, Option<u64>) {
+    /// Versions of a file that are older than this one and may go now, the oldest first.
+    fn older_than(&self, ino: Ino, last: u64, now: Now) -> Older {
         let (mut going, mut wait_ms): (Vec<u64>, Option<u64>) = (Vec::new(), None);
-        let Ok(file) = self.namespace.file(ino) else { return (going, wait_ms) };
-        let mut newer_lived_ms = 0;
-        for (number, version) in file.versions.range(..=last).rev() {
-            let replaced_ms = self.namespace.lived_ms.saturating_sub(newer_lived_ms);
-            let brought_ms = self.namespace.brought.get(&version.session).copied();
-            newer_lived_ms = version.lived_ms.max(brought_ms.unwrap_or(0));
-            if *number == last || matches!(version.state, VersionState::Open | VersionState::Lost) {
+        let mut wait = |left_ms: u64| wait_ms = Some(wait_ms.map_or(left_ms, |before| before.min(left_ms)));
+        let Ok(file) = self.namespace.file(ino) else { return Older { going, wait_ms: None } };
+        let mut versions = file.versions.range(..=last).peekable();
+        while let (Some((number, version)), Some((_, newer))) = (versions.next(), versions.peek()) {
+            if matches!(version.state, VersionState::Open | VersionState::Lost) {
                 continue;
             }
-            let left_ms = match replaced_ms {
-                _ if self.readers.is_read(version.session) => WAIT_MS,
-                _ if self.makes_room() => 0,
-                replaced_ms => {
-                    let replaced = REPLACED_MS.saturating_sub(replaced_ms);
-                    replaced.max(self.thinning.not_before_ms.saturating_sub(now.ms))
-                }
-            };
-            match left_ms {
-                0 => going.push(*number),
-                left_ms => wait_ms = Some(wait_ms.map_or(left_ms, |before| before.min(left_ms))),
+            if self.readers.is_read(version.session) {
+                wait(WAIT_MS);
+                continue;
             }
+            let by_rename_ms = self.namespace.replaced.get(&version.session).copied();
+            let replaced_ms = newer.lived_ms.max(by_rename_ms.unwrap_or(0));
+            let due_ms = replaced_ms.saturating_add(REPLACED_MS).saturating_sub(self.namespace.lived_ms);
+            let left_ms = due_ms.max(self.thinning.not_before_ms.saturating_sub(now.ms));
+            if left_ms > 0 && !self.makes_room() {
+                // What follows was replaced later, but for what a renamed file had before: that may wait as long.
+                wait(left_ms);
+                break;
+            }
+            if going.len() >= self.setting.steps {
+                wait(0);
+                break;
+            }
+            going.push(number);
         }
-        (going, wait_ms)
+        Older { going, wait_ms }
     }
+}
+
+/// Versions that may go.
+struct Older {
+    going: Vec<u64>,
+    /// After what time others may, milliseconds, if there are some.
+    wait_ms: Option<u64>,
 }
 
 #[cfg(test)]

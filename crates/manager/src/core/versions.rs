@@ -6,6 +6,7 @@ use stdchk_model::{ErrorCode, Failure, Ino, KeyId, MapRoot, SessionId};
 
 use super::aggregates::Replaced;
 use super::inode::{Body, Version};
+use super::lineage::{LineageId, VersionKey};
 use super::namespace::{Namespace, Reference};
 
 /// Versions of a file, the newest first, among which that of a last commit whose answer was lost is looked for: others may have committed since.
@@ -16,7 +17,7 @@ impl Namespace {
     pub fn versions_of(&self, ino: Ino) -> Result<Vec<VersionInfo>, Failure> {
         let versions = &self.file(ino)?.versions;
         let skipped = versions.len().saturating_sub(LIST_ENTRIES_MAX);
-        Ok(versions.iter().skip(skipped).map(|(number, version)| version.info(*number)).collect())
+        Ok(versions.iter().skip(skipped).map(|(number, version)| version.info(number)).collect())
     }
 
     /// Position of the version that readers see.
@@ -30,7 +31,7 @@ impl Namespace {
         let Some(number) = number else {
             return Ok(file.newest().map(|(number, version)| (version.info(number), version.root.clone())));
         };
-        let version = file.versions.get(&number).ok_or_else(|| no_version(ino, number))?;
+        let version = file.versions.get(number).ok_or_else(|| no_version(ino, number))?;
         if version.state == VersionState::Lost {
             let what =
                 format!("version {number} of file {ino} was closed early and never committed: it is lost");
@@ -43,81 +44,109 @@ impl Namespace {
     pub fn commit(&mut self, ino: Ino, version: Version) -> Result<(VersionInfo, TimeNs), Failure> {
         // A session may commit the same once more on purpose, unless it was to be its last commit.
         let looked_at = if version.state == VersionState::Open { 1 } else { OTHERS_BETWEEN_MAX };
-        let kept = |(_, known): &(&u64, &Version)| known.state != VersionState::Lost;
+        let kept = |(_, known): &(u64, &Version)| known.state != VersionState::Lost;
         let mut newest_first = self.file(ino)?.versions.iter().rev().filter(kept).take(looked_at);
-        if let Some((number, known)) = newest_first.find(|(_, known)| is_repeated(known, &version)) {
-            return Ok((known.info(*number), known.position));
+        let repeated = newest_first.find(|(_, known)| is_repeated(known, &version));
+        let repeated = repeated.map(|(number, known)| (known.info(number), known.position));
+        drop(newest_first);
+        if let Some(repeated) = repeated {
+            return Ok(repeated);
         }
         let (session, state, mtime, position) =
             (version.session, version.state, version.mtime, version.position);
         self.drop_earlier_of(ino, session);
-        self.drop_lost_of(ino, session)?;
+        self.drop_lost_of(ino, session);
         self.add_version(&version);
         let file = self.file_mut(ino)?;
         let number = file.next_version;
         file.next_version += 1;
         let info = version.info(number);
         file.versions.insert(number, version);
+        let place = file.versions.key_of(number);
         let clock = self.clock;
         let inode = self.inode_mut(ino)?;
         inode.mtime = mtime;
         inode.ctime = clock;
-        self.changed.versions.insert((ino, number));
+        self.changed.versions.insert(place);
         if state == VersionState::Open {
-            self.open.insert(session, (ino, number));
+            self.open.insert(session, place);
         }
         Ok((info, position))
     }
 
     /// The writer of a file was told that it is closed, and no commit followed: that this is missing stays on record.
     pub fn note_lost(&mut self, ino: Ino, session: SessionId, size: u64) {
-        let version = Version { size, session, state: VersionState::Lost, ..self.never_written() };
+        let version = Version { size, session, state: VersionState::Lost, ..self.never_written(ino) };
         let Ok(file) = self.file_mut(ino) else { return };
         let number = file.next_version;
         file.next_version += 1;
         file.versions.insert(number, version.clone());
+        let place = file.versions.key_of(number);
         self.add_version(&version);
-        self.changed.versions.insert((ino, number));
-        self.changed.inodes.insert(ino);
+        self.lost.insert((session, place));
+        self.changed.versions.insert(place);
     }
 
     fn drop_earlier_of(&mut self, ino: Ino, session: SessionId) {
-        let Some((holder, number)) = self.open.get(&session).copied() else { return };
+        let Some((holder, number)) = self.open_version(session) else { return };
         if holder != ino {
             // The file was replaced meanwhile: its history belongs to another now, and this version of it comes to no end there.
             self.finish(session, VersionState::Interrupted);
             return;
         }
-        self.open.remove(&session);
+        self.take_version(ino, number);
+    }
+
+    /// Takes a version out of its file.
+    pub(super) fn take_version(&mut self, ino: Ino, number: u64) {
         if let Ok(file) = self.file_mut(ino)
-            && let Some(version) = file.versions.remove(&number)
+            && let Some(version) = file.versions.remove(number)
         {
-            self.forget_version(ino, number, &version);
+            let place = file.versions.key_of(number);
+            self.forget_version(place, &version);
         }
     }
 
     /// What was on record as missing has come after all: its client was only silent for long.
-    fn drop_lost_of(&mut self, ino: Ino, session: SessionId) -> Result<(), Failure> {
-        if self.lost == 0 {
-            return Ok(());
-        }
-        let is_its = |version: &Version| version.state == VersionState::Lost && version.session == session;
-        let file = self.file_mut(ino)?;
-        let lost: Vec<(u64, Version)> = file.versions.extract_if(.., |_, version| is_its(version)).collect();
-        lost.into_iter().for_each(|(number, version)| self.forget_version(ino, number, &version));
-        Ok(())
+    fn drop_lost_of(&mut self, ino: Ino, session: SessionId) {
+        let of_session = (session, VersionKey::FIRST)..=(session, VersionKey::LAST);
+        let places = self.lost.range(of_session).filter_map(|(_, place)| self.stored_version(*place));
+        let its = places.filter(|(holder, _, _)| *holder == ino).map(|(_, number, _)| number);
+        let its: Vec<u64> = its.collect();
+        its.into_iter().for_each(|number| self.take_version(ino, number));
     }
 
     /// The last commit of a session that ended is final, or torn; the file, if it was still open.
     pub fn finish(&mut self, session: SessionId, state: VersionState) -> Option<Ino> {
-        let (ino, number) = self.open.remove(&session)?;
+        let (ino, number) = self.open_version(session)?;
+        let place = self.open.remove(&session)?;
         if let Ok(file) = self.file_mut(ino)
-            && let Some(version) = file.versions.get_mut(&number)
+            && let Some(version) = file.versions.get_mut(number)
         {
             version.state = state;
-            self.changed.versions.insert((ino, number));
+            self.changed.versions.insert(place);
         }
         Some(ino)
+    }
+
+    /// The file whose versions are a lineage, if there is one.
+    pub(super) fn file_of(&self, lineage: LineageId) -> Ino {
+        self.lineages.get(&lineage).copied().unwrap_or(Ino(lineage.0))
+    }
+
+    /// The version whose record lies at this place: its file, its number, and itself.
+    pub(super) fn stored_version(&self, place: VersionKey) -> Option<(Ino, u64, &Version)> {
+        let ino = self.file_of(place.lineage);
+        let Body::File(file) = &self.inodes.get(&ino)?.body else { return None };
+        let number = file.versions.number_of(place.key).filter(|_| file.versions.id() == place.lineage)?;
+        Some((ino, number, file.versions.get(number)?))
+    }
+
+    /// The version that a session has committed last and not finished: its file and its number.
+    pub(super) fn open_version(&self, session: SessionId) -> Option<(Ino, u64)> {
+        let place = self.open.get(&session)?;
+        let (ino, number, _) = self.stored_version(*place)?;
+        Some((ino, number))
     }
 
     /// Whether a session has committed a version that isn't final.
@@ -134,9 +163,9 @@ impl Namespace {
 
     pub(super) fn drop_version(&mut self, ino: Ino, number: u64) -> Result<(), Failure> {
         let file = self.file(ino)?;
-        let Some(version) = file.versions.get(&number).cloned() else { return Err(no_version(ino, number)) };
-        let newest_alone =
-            file.versions.values().filter(|version| version.state != VersionState::Lost).count() == 1;
+        let Some(version) = file.versions.get(number) else { return Err(no_version(ino, number)) };
+        let kept = file.versions.values().filter(|version| version.state != VersionState::Lost);
+        let newest_alone = kept.take(2).count() == 1;
         if newest_alone && version.state != VersionState::Lost {
             let message = format!("version {number} is the only one of file {ino}: remove the file instead");
             return Err(Failure::new(ErrorCode::Invalid, message));
@@ -145,8 +174,7 @@ impl Namespace {
             let message = format!("version {number} of file {ino} is still being written: try again later");
             return Err(Failure::new(ErrorCode::Unavailable, message));
         }
-        self.file_mut(ino)?.versions.remove(&number);
-        self.forget_version(ino, number, &version);
+        self.take_version(ino, number);
         self.show_newest(ino)
     }
 
@@ -161,26 +189,25 @@ impl Namespace {
 
     /// Where the map of the version is that a session committed last and didn't finish, the bytes that were new with it, and its key.
     pub(super) fn committed_by(&self, session: SessionId) -> Result<(MapRoot, u64, Option<KeyId>), Failure> {
-        let version =
-            self.open.get(&session).and_then(|(ino, number)| self.file(*ino).ok()?.versions.get(number));
-        let version = version.ok_or_else(|| {
+        let version = self.open.get(&session).and_then(|place| self.stored_version(*place));
+        let (_, _, version) = version.ok_or_else(|| {
             Failure::new(ErrorCode::NotFound, format!("session {session} has not committed anything"))
         })?;
         Ok((version.root.clone(), version.stored_bytes, version.key))
     }
 
     pub(super) fn size_of(&self, ino: Ino, number: u64) -> Result<u64, Failure> {
-        let version = self.file(ino)?.versions.get(&number).ok_or_else(|| no_version(ino, number))?;
+        let version = self.file(ino)?.versions.get(number).ok_or_else(|| no_version(ino, number))?;
         Ok(version.size)
     }
 
     pub(super) fn key_of(&self, ino: Ino, number: u64) -> Result<Option<KeyId>, Failure> {
-        let version = self.file(ino)?.versions.get(&number).ok_or_else(|| no_version(ino, number))?;
+        let version = self.file(ino)?.versions.get(number).ok_or_else(|| no_version(ino, number))?;
         Ok(version.key)
     }
 
     pub(super) fn is_replaced(&self, member: &Replaced) -> bool {
-        let version = self.file(member.ino).ok().and_then(|file| file.versions.get(&member.version));
+        let version = self.file(member.ino).ok().and_then(|file| file.versions.get(member.version));
         version.is_some_and(|version| version.root == member.root)
     }
 
@@ -188,12 +215,13 @@ impl Namespace {
     pub(super) fn replace(&mut self, member: Replaced) -> Result<(), Failure> {
         let Replaced { ino, version: number, root, stored_bytes, key } = member;
         let file = self.file_mut(ino)?;
-        let version = file.versions.get_mut(&number).ok_or_else(|| no_version(ino, number))?;
+        let version = file.versions.get_mut(number).ok_or_else(|| no_version(ino, number))?;
         let new = Reference { root: root.clone(), wanted: version.wanted, is_new: true };
         let old = Reference { root: std::mem::replace(&mut version.root, root), is_new: false, ..new };
         (version.stored_bytes, version.key) = (stored_bytes, key);
+        let place = file.versions.key_of(number);
         self.references.extend([new, old]);
-        self.changed.versions.insert((ino, number));
+        self.changed.versions.insert(place);
         Ok(())
     }
 
@@ -229,25 +257,25 @@ impl Namespace {
         let Ok(policy) = self.policy(ino) else { return };
         let wanted = policy.redundancy.distance();
         let Some(Body::File(file)) = self.inodes.get_mut(&ino).map(|inode| &mut inode.body) else { return };
-        for version in file.versions.values_mut().filter(|version| version.wanted != wanted) {
-            self.references.extend(regraded(version, wanted));
-        }
+        file.versions.want(wanted, |version| self.references.extend(regraded(version, wanted)));
     }
 
     /// Whether the policy asks for another distance to loss than a version of this file wants.
     pub(super) fn wants_other(&self, ino: Ino) -> bool {
         let Ok(Body::File(file)) = self.inode(ino).map(|inode| &inode.body) else { return false };
         let Ok(policy) = self.policy(ino) else { return false };
-        file.versions.values().any(|version| version.wanted != policy.redundancy.distance())
+        file.versions.wants_other(policy.redundancy.distance())
     }
 
     /// Lets the version that a session committed want its chunks at least so far from loss.
     pub(super) fn want(&mut self, session: SessionId, wanted: u8) -> Result<(), Failure> {
         self.committed_by(session)?;
-        let Some((ino, number)) = self.open.get(&session).copied() else { return Ok(()) };
-        let version = self.file_mut(ino)?.versions.get_mut(&number).ok_or_else(|| no_version(ino, number))?;
+        let Some((ino, number)) = self.open_version(session) else { return Ok(()) };
+        let versions = &mut self.file_mut(ino)?.versions;
+        let version = versions.get(number).ok_or_else(|| no_version(ino, number))?;
         if version.wanted < wanted {
             let moved = regraded(version, wanted);
+            versions.want_of(number, wanted);
             self.references.extend(moved);
         }
         Ok(())
@@ -255,40 +283,37 @@ impl Namespace {
 
     /// Accounts for a version that was put into its file.
     pub(super) fn add_version(&mut self, version: &Version) {
-        self.count_version(version);
+        self.count_version(version.state, version.size);
         self.references.push(Reference { root: version.root.clone(), wanted: version.wanted, is_new: true });
     }
 
-    pub(super) fn count_version(&mut self, version: &Version) {
-        if version.state == VersionState::Lost {
-            self.lost += 1;
-            return;
+    pub(super) fn count_version(&mut self, state: VersionState, size: u64) {
+        if state != VersionState::Lost {
+            self.versions += 1;
+            self.logical_bytes = self.logical_bytes.saturating_add(size);
         }
-        self.versions += 1;
-        self.logical_bytes = self.logical_bytes.saturating_add(version.size);
     }
 
     /// Accounts for a version that was taken out of its file.
-    pub(super) fn forget_version(&mut self, ino: Ino, number: u64, version: &Version) {
-        self.changed.versions.insert((ino, number));
+    pub(super) fn forget_version(&mut self, place: VersionKey, version: &Version) {
+        self.changed.versions.insert(place);
         self.references.push(Reference { root: version.root.clone(), wanted: version.wanted, is_new: false });
         if version.state == VersionState::Lost {
-            self.lost = self.lost.saturating_sub(1);
+            self.lost.remove(&(version.session, place));
             return;
         }
         self.versions = self.versions.saturating_sub(1);
         self.logical_bytes = self.logical_bytes.saturating_sub(version.size);
-        if self.open.get(&version.session) == Some(&(ino, number)) {
+        if self.open.get(&version.session) == Some(&place) {
             self.open.remove(&version.session);
         }
     }
 }
 
-/// Lets a version want its chunks so far from loss.
-fn regraded(version: &mut Version, wanted: u8) -> [Reference; 2] {
+/// The references of a version that wants its chunks so far from loss from now on.
+fn regraded(version: &Version, wanted: u8) -> [Reference; 2] {
     let new = Reference { root: version.root.clone(), wanted, is_new: true };
     let old = Reference { wanted: version.wanted, is_new: false, ..new.clone() };
-    version.wanted = wanted;
     [new, old]
 }
 

@@ -6,6 +6,7 @@
 
 use std::collections::{HashSet, VecDeque};
 
+use stdchk_model::message::manager::Change;
 use stdchk_model::{BenefactorId, Ino};
 
 use super::inode::Body;
@@ -24,8 +25,9 @@ pub(super) enum Walk {
     Owed(Look),
     /// All chunks that are at risk: others can make copies of them.
     AtRisk(Option<Key>),
-    /// Versions of this file, or below this folder, may be wanted further from loss than before, or less far.
-    Grade(Ino),
+    /// Versions of this file, or below this folder, may be wanted further from loss than before, or less far; and so many of the newest of
+    /// each file are in another folder than before.
+    Grade(Ino, usize),
 }
 
 impl Walk {
@@ -33,9 +35,17 @@ impl Walk {
         match (self, other) {
             (Self::Benefactor(one, _), Self::Benefactor(other, _)) => one == other,
             (Self::Owed(one), Self::Owed(other)) => one.id == other.id,
-            (Self::Grade(one), Self::Grade(other)) => one == other,
+            (Self::Grade(one, _), Self::Grade(other, _)) => one == other,
             (Self::All(_), Self::All(_)) | (Self::AtRisk(_), Self::AtRisk(_)) => true,
             _ => false,
+        }
+    }
+
+    /// This one, which does the work of another one like it, too.
+    fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Grade(ino, newest), Self::Grade(_, before)) => Self::Grade(ino, newest.max(before)),
+            (walk, _) => walk,
         }
     }
 
@@ -46,7 +56,7 @@ impl Walk {
             Self::Benefactor(_, from) => from.is_some(),
             Self::AtRisk(after) => after.is_some(),
             // Whoever owes space is looked at as it is by now.
-            Self::Owed(_) | Self::Grade(_) => false,
+            Self::Owed(_) | Self::Grade(..) => false,
         }
     }
 }
@@ -68,13 +78,29 @@ impl Core {
     /// Has something gone through. A walk that is under way goes on to its end, and another one follows: if it began anew each time, what
     /// happens again and again would let none come to an end.
     pub(super) fn walk(&mut self, walk: Walk) {
-        if matches!(walk, Walk::Grade(_)) {
+        if matches!(walk, Walk::Grade(..)) {
             self.walks.graded.clear();
         }
         let mut waiting = self.walks.queue.iter_mut();
         match waiting.find(|other| !other.is_begun() && walk.is_like(**other)) {
-            Some(same) => *same = walk,
+            Some(same) => *same = walk.and(*same),
             None => self.walks.queue.push_back(walk),
+        }
+    }
+
+    /// How many of the newest versions of what a change moves are to be counted where it will be: not those of a file whose place it takes,
+    /// unless they are still to be counted there themselves.
+    pub(super) fn versions_to_place(&self, change: &Change) -> usize {
+        let Change::Rename { parent, name, new_parent, new_name, .. } = change else { return usize::MAX };
+        let find = |parent: &Ino, name: &str| self.namespace.find(*parent, name).ok().flatten();
+        let is_waiting = |ino: Ino| {
+            self.walks.queue.iter().any(|walk| matches!(walk, Walk::Grade(waiting, _) if *waiting == ino))
+        };
+        let moved = find(parent, name).and_then(|ino| self.namespace.file(ino).ok());
+        match moved.filter(|_| !find(new_parent, new_name).is_some_and(is_waiting)) {
+            // One more may stand for a file that was never written.
+            Some(file) => file.versions.len() + 1,
+            None => usize::MAX,
         }
     }
 
@@ -118,8 +144,8 @@ impl Core {
                 locations.walk_at_risk(after, steps, registry).map(|after| Walk::AtRisk(Some(after)))
             }
             Walk::Owed(_) => unreachable!("it was looked at"),
-            Walk::Grade(ino) => {
-                self.grade_some(ino);
+            Walk::Grade(ino, newest) => {
+                self.grade_some(ino, newest);
                 None
             }
         };
@@ -130,34 +156,37 @@ impl Core {
     }
 
     /// Looks at some of the files and folders that are to be looked at.
-    fn grade_some(&mut self, first: Ino) {
-        self.grade(first);
+    fn grade_some(&mut self, first: Ino, newest: usize) {
+        self.grade(first, newest);
         // The versions of each may have many chunks.
         for _ in 1..self.setting.steps.div_ceil(16) {
-            let Some(Walk::Grade(ino)) = self.walks.queue.front().copied() else {
+            let Some(Walk::Grade(ino, newest)) = self.walks.queue.front().copied() else {
                 self.walks.graded = HashSet::new();
                 return;
             };
             self.walks.queue.pop_front();
-            self.grade(ino);
+            self.grade(ino, newest);
         }
     }
 
     /// Looks at a file's versions, or lets the entries of a folder be looked at.
-    fn grade(&mut self, ino: Ino) {
+    fn grade(&mut self, ino: Ino, newest: usize) {
         let Ok(inode) = self.namespace.inode(ino) else { return };
         match &inode.body {
             Body::Directory(directory) => {
                 let below: Vec<Ino> = directory.entries.values().copied().collect();
-                below.into_iter().for_each(|ino| self.walks.queue.push_front(Walk::Grade(ino)));
+                let below = below.into_iter().map(|ino| Walk::Grade(ino, newest));
+                below.for_each(|walk| self.walks.queue.push_front(walk));
             }
             Body::File(_) => {
-                if inode.other_parents().next().is_some() && !self.walks.graded.insert(ino) {
+                // Who counts some versions only has not looked at the others.
+                let all = newest == usize::MAX;
+                if all && inode.other_parents().next().is_some() && !self.walks.graded.insert(ino) {
                     return;
                 }
                 self.namespace.grade(ino);
                 self.settle_references();
-                self.place_versions(ino);
+                self.place_versions(ino, newest);
             }
             Body::Symlink(_) | Body::Meeting(_) => {}
         }

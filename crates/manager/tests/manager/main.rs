@@ -19,6 +19,7 @@ mod held;
 mod history;
 mod liars;
 mod lifetimes;
+mod lineages;
 mod loads;
 mod makers;
 mod members;

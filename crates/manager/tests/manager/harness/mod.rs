@@ -33,6 +33,8 @@ pub struct Pool {
     pub store: MemoryStore,
     pub core: Core,
     pub now: Now,
+    /// What was committed to the store: bytes of keys and records, and how many of these.
+    pub written: (u64, u64),
     operations: u128,
     lives: u64,
     starts: u64,
@@ -144,6 +146,7 @@ impl Pool {
             store,
             core,
             now,
+            written: (0, 0),
             operations: 0,
             lives: 0,
             starts: 1,
@@ -182,6 +185,10 @@ impl Pool {
     fn sync(&mut self) {
         while self.core.walk_on() {}
         let batch = self.core.take_changes();
+        for (key, record) in batch.changes() {
+            let bytes = key.len() + record.as_ref().map_or(0, Vec::len);
+            self.written = (self.written.0 + u64::try_from(bytes).unwrap(), self.written.1 + 1);
+        }
         self.store.commit(&batch).unwrap();
         self.core.committed(self.store.sequence());
     }
