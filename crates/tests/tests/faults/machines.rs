@@ -108,10 +108,16 @@ fn hosts_may_do_what_they_joined_for_and_strangers_nothing() {
         as_benefactor.code == 2 && as_benefactor.stderr.contains("it is for a client"),
         "{as_benefactor:?}"
     );
+    // What was refused left no member and did not use the token up.
+    let members = || machines.ok(MANAGER, &["pool", "members", "--json"]).json().as_array().unwrap().len();
+    let before = members();
+    machines.ok(stranger, &["pool", "join", &manager, "--token", &token]);
+    assert_eq!(members(), before + 1);
+    fs::remove_dir_all(machines.path(stranger, "pool")).unwrap();
     let again = machines.run(stranger, &["pool", "join", &manager, "--token", &token]);
     assert!(again.code == 1 && again.stderr.contains("used before"), "{again:?}");
     let foreign = machines.run(stranger, &["pool", "join", &manager, "--token", &spare.token("client")]);
-    assert!(foreign.code == 5, "{foreign:?}");
+    assert!(foreign.code == 1 && foreign.stderr.contains("not one of the pool"), "{foreign:?}");
     // A host that never joined.
     let nobody = machines.run(stranger, &["ls", "--manager", &manager]);
     assert!(nobody.code == 5 && nobody.stderr.contains("join the pool"), "{nobody:?}");
