@@ -44,6 +44,8 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 const TURN_PAUSE: Duration = Duration::from_millis(100);
 /// Pause before one that is no keeper of the journal asks again whether it is.
 const KEEPER_PAUSE: Duration = Duration::from_secs(30);
+/// Pause before one that is refused since another process serves as this benefactor tries again.
+const TWIN_PAUSE: Duration = Duration::from_millis(500);
 /// Pause after what the manager refuses, or the disk.
 const REFUSED_PAUSE: Duration = Duration::from_secs(5);
 
@@ -123,9 +125,18 @@ impl Link {
     /// Keeps the manager informed for ever.
     pub(crate) async fn keep(mut self, mut directory: DataDir) {
         let mut retry = Retry::endless(PAUSES);
+        let mut twin = None;
         loop {
             match self.life(&mut directory, &mut retry).await {
                 Err(error) if is_stale(&error) => tracing::info!("the manager wants a new registration"),
+                // Said once: it goes on for as long as the other process does.
+                Err(CallError::Refused(failure)) if failure.code == ErrorCode::Exists => {
+                    if twin.as_ref() != Some(&failure) {
+                        tracing::error!(%failure, "this benefactor is not let in");
+                    }
+                    twin = Some(failure);
+                    tokio::time::sleep(TWIN_PAUSE).await;
+                }
                 Err(error) => {
                     tracing::warn!(managers = %self.managers, %error, "the manager can't be informed")
                 }
@@ -424,10 +435,12 @@ impl Link {
         };
         let copies_failed = self.copies.take_failed();
         let found = self.copies.remaker().take_found();
+        let load = self.benefactor.load();
+        let disk = if load.disk_failed { store.disk_failure() } else { None };
         let request = ManagerRequest::Heartbeat {
             id: own.id,
             registration: own.registration,
-            load: self.benefactor.load(),
+            load,
             durable_sequence,
             added: changes.added.clone(),
             removed: changes.removed.clone(),
@@ -436,6 +449,7 @@ impl Link {
             put_sequence,
             decoded: found.0.clone(),
             seen: found.1.clone(),
+            disk,
         };
         match ask(connection, &request).await {
             Ok(ManagerReply::Commands(commands)) => Ok(commands),

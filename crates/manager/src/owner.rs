@@ -49,6 +49,8 @@ pub enum Job {
     Request(Box<ManagerRequest>, Asker, Answer<ManagerReply>),
     /// A host shows a token.
     Admit(Box<NewMember>, Answer<ManagerReply>),
+    /// A connection of a benefactor has ended.
+    ConnectionEnded(u64),
     /// Time has passed.
     Tick,
     /// Do a part of what follows from events; is there more to do at once?
@@ -407,6 +409,7 @@ impl Keeper {
                 let admitted = self.core.admit(*new, now);
                 self.answer(answer, admitted, Leaves::Durable);
             }
+            Job::ConnectionEnded(connection) => self.core.connection_ended(connection),
             Job::Tick => {
                 let has_room = self.has_room(0);
                 self.core.store_has_room(has_room);

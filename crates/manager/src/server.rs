@@ -518,6 +518,12 @@ impl Service for ManagerService {
         reply.map(|reply| (reply, Bytes::new()))
     }
 
+    fn ended(&self, caller: &Caller) {
+        if caller.role == Role::Benefactor {
+            self.owner.tell(Job::ConnectionEnded(caller.connection));
+        }
+    }
+
     async fn join(&self, join: Join, channel: [u8; 32]) -> Result<Joined, Failure> {
         let admit = move |authority: &Authority, _: &Keys| authority.admit(&join, &channel);
         let Admission { grant, request, id, host, certificate } = self.with_members(admit).await?;
@@ -680,7 +686,7 @@ fn asker(caller: &Caller, said: Option<User>) -> Result<Asker, Failure> {
         (Some(own), _) => Some(User::clone(own)),
         (None, said) => said.filter(|user| user.uid != ROOT),
     };
-    Ok(Asker { member, user, maker: caller.maker })
+    Ok(Asker { member, user, maker: caller.maker, connection: caller.connection })
 }
 
 fn internal(error: impl std::fmt::Display) -> Failure {

@@ -32,6 +32,8 @@ pub const REQUESTS_IN_FLIGHT_MAX: usize = 64;
 
 /// Longest name of a directory entry, bytes (Linux `NAME_MAX`).
 pub const NAME_BYTES_MAX: usize = 255;
+/// Longest text in which a process tells others of its pool what its machine refused, bytes.
+pub const CAUSE_BYTES_MAX: usize = 200;
 /// Longest path and symbolic link, bytes (Linux `PATH_MAX`, less its NUL).
 pub const PATH_BYTES_MAX: usize = 4095;
 

@@ -19,10 +19,11 @@ use stdchk_model::message::handshake::{
 };
 use stdchk_model::message::manager::{
     Attr, BenefactorInfo, BenefactorSecret, BenefactorState, BrokenEncodings, Change, CheckpointSet,
-    ChunkLocations, CollectionStopped, DirEntry, Existing, Exposed, ExposedSet, FileKind, HeldBack, Hold,
-    KeeperInfo, KeptBase, Location, ManagerInfo, ManagerReply, ManagerRequest, MemberInfo, MemorySpace,
-    Moment, Pace, PackedMembers, PlacedHost, Placement, PoolStatus, RegisteredBackup, Registration, Sent,
-    SetFate, SetMember, SetState, Space, StoredBlock, Term, VersionInfo, VersionState,
+    ChunkLocations, CollectionStopped, DirEntry, DiskFailure, Existing, Exposed, ExposedSet, FileKind,
+    HeldBack, Hold, KeeperInfo, KeptBase, Location, ManagerInfo, ManagerReply, ManagerRequest, MemberInfo,
+    MemorySpace, Moment, Pace, PackedMembers, PlacedHost, Placement, PoolStatus, RegisteredBackup,
+    Registration, Sent, SetFate, SetMember, SetState, Space, StoredBlock, Term, Twin, VersionInfo,
+    VersionState,
 };
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, Code, Durability, Encoding, EncodingId, ErrorCode,
@@ -184,6 +185,10 @@ fn info() -> BenefactorInfo {
         silent_ms: 250,
         labels: labels(),
         tier: Tier::Memory,
+        host: "lab-7".to_owned(),
+        is_shut_out: true,
+        disk: Some(DiskFailure { for_ms: 60_000, cause: "Read-only file system".to_owned() }),
+        twin: Some(Twin { address: "127.0.0.1:7101".to_owned(), pid: 4712, for_ms: 12_000 }),
     }
 }
 
@@ -495,6 +500,7 @@ fn requests_of_the_pool() -> Vec<ManagerRequest> {
                 Seen { own: block(0xc7), lacks: vec![1], number: 1 << 40 },
                 Seen { own: block(0xc8), lacks: Vec::new(), number: 7 },
             ],
+            disk: Some("Read-only file system".to_owned()),
         },
         Q::Orders { id: benefactor, registration: number },
         Q::Journal {

@@ -36,6 +36,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::connection::say;
 use crate::keys::{self, KeysError, Member, Parts, Pinned, name_of, name_of_user, pem, pool_of, server_name};
+use crate::machine;
 use crate::managers::Managers;
 use crate::patience::{PATIENCE, Patient};
 use crate::retry::Retry;
@@ -304,18 +305,19 @@ fn member_params(pool: PoolId, roles: &[Role], user: Option<&User>) -> Result<Ce
     Ok(params)
 }
 
-/// Joins the pool of the manager at this address with a token; the new member's keys.
+/// Joins the pool of the manager at this address in a role with a token; the new member's keys.
 ///
 /// # Errors
-/// [`ErrorCode::Invalid`]: it is no token. [`ErrorCode::Unavailable`]: the manager isn't reached, or who answers is not the one that gave
-/// the token. [`ErrorCode::Denied`]: the token is used, or over.
-pub async fn join(address: &str, token: &str) -> Result<Parts, Failure> {
+/// [`ErrorCode::Invalid`]: it is no token, or one for another role, and was not shown to anybody. [`ErrorCode::Unavailable`]: the manager
+/// isn't reached. [`ErrorCode::Denied`]: who answers is not the one that gave the token, or the token is used, or over.
+pub async fn join(address: &str, token: &str, role: Role) -> Result<Parts, Failure> {
     let told = token.trim().strip_prefix(PREFIX).and_then(|digits| URL_SAFE_NO_PAD.decode(digits).ok());
     let told: Option<Told> = told.and_then(|bytes| cbor::decode(&bytes).ok());
     let told = told.ok_or_else(|| {
         let message = format!("this is no token: one begins with `{PREFIX}` and is one line");
         Failure::new(ErrorCode::Invalid, message).then("copy it whole from what `stdchk pool token` printed")
     })?;
+    refuse_other_role(&told.grant, role)?;
     let failed = |error: rcgen::Error| Failure::new(ErrorCode::Internal, error.to_string());
     let unreachable =
         |cause: String| Failure::new(ErrorCode::Unavailable, format!("no connection to {address}: {cause}"));
@@ -334,7 +336,9 @@ pub async fn join(address: &str, token: &str) -> Result<Parts, Failure> {
                 Ok(busy) => busy.to_string(),
                 // It is not the one that gave the token.
                 Err(error) if error.kind() == ErrorKind::InvalidData => {
-                    return Err(unreachable(error.to_string()));
+                    let message = format!("the token is not one of the pool that serves at {address}");
+                    let next = "join at the address of the manager whose machine printed the token, or ask for a token there";
+                    return Err(Failure::new(ErrorCode::Denied, message).then(next));
                 }
                 Err(error) => error.to_string(),
             },
@@ -344,6 +348,22 @@ pub async fn join(address: &str, token: &str) -> Result<Parts, Failure> {
             return Err(unreachable(cause));
         }
     }
+}
+
+/// Refuses a token for another role before it is shown: so it stays good for whom it is.
+fn refuse_other_role(grant: &Grant, role: Role) -> Result<(), Failure> {
+    let may_be = |own: &Role| *own == role || *own == Role::Operator && role == Role::Client;
+    if grant.roles.iter().any(may_be) {
+        return Ok(());
+    }
+    let names: Vec<&str> = grant.roles.iter().map(|role| role.name()).collect();
+    let message = format!(
+        "the token is wrong here and was not used: it is for a {}, not for a {}",
+        names.join(" and "),
+        role.name()
+    );
+    Err(Failure::new(ErrorCode::Invalid, message)
+        .then(format!("ask for another one, of `stdchk pool token --for {}`", role.name())))
 }
 
 async fn join_with(address: &str, told: &Told, key: &KeyPair, request: &[u8]) -> std::io::Result<Parts> {
@@ -364,7 +384,8 @@ async fn join_with(address: &str, told: &Told, key: &KeyPair, request: &[u8]) ->
     let (reader, writer) = transport::of_tls(stream.into());
     let mut reader = Patient::new(BufReader::new(reader), PATIENCE);
     let mut writer = Patient::new(writer, PATIENCE);
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let mut host = machine::host();
+    host.truncate(host.floor_char_boundary(HOST_NAME_BYTES_MAX));
     let join = Join::new(told.grant.clone(), request.to_vec(), host, &JoinKey::of(&told.secret), &channel);
     let Joined { certificate } = say(&mut reader, &mut writer, &join).await?;
     Ok(Parts {

@@ -140,7 +140,7 @@ pub trait Service: Send + Sync + 'static {
         payload: Buffer,
     ) -> impl Future<Output = Result<(Self::Reply, Bytes), Failure>> + Send;
 
-    /// A connection has ended.
+    /// The caller has gone: over this connection nothing more is asked. What was asked may be under way still.
     fn ended(&self, caller: &Caller) {
         let _ = caller;
     }
@@ -248,20 +248,31 @@ async fn converse<S: Service>(
     let Some((caller, _place, reader, writer)) = greeted else { return Ok(()) };
     let asking = caller.clone();
     let revoked = door.host.revoked(&asking);
+    let asks = Asks { service: Arc::clone(&service), caller };
     // Who is known may have memory to read ahead into; a greeting has nothing behind it.
     let reader = Patient::new(buffered(reader.into_half()), patience);
     let (answers, queue) = mpsc::channel(REQUESTS_IN_FLIGHT_MAX);
     let writing = write_answers(writer, queue);
-    let reading = read_requests(reader, caller, Arc::clone(&service), (buffers, door.gate), answers);
+    let reading = read_requests(reader, asks, service, (buffers, door.gate), answers);
     // Reading ends first when the peer goes; writing ends when all running requests have dropped their senders. Who
     // takes no answers any more is asked nothing more either.
     let talking = async { tokio::try_join!(reading, writing).map(|_| ()) };
-    let ended = tokio::select! {
+    tokio::select! {
         ended = talking => ended,
         () = revoked => Err(io::Error::new(io::ErrorKind::PermissionDenied, "the caller's keys were revoked")),
-    };
-    service.ended(&asking);
-    ended
+    }
+}
+
+/// A caller that may ask for more; dropped once it has gone, whatever ended its connection.
+struct Asks<S: Service> {
+    service: Arc<S>,
+    caller: Caller,
+}
+
+impl<S: Service> Drop for Asks<S> {
+    fn drop(&mut self) {
+        self.service.ended(&self.caller);
+    }
 }
 
 /// The greeting: who calls, and its place; or none if it was refused, has joined, or has gone.
@@ -366,13 +377,14 @@ type Answer = (Vec<u8>, Bytes, (OwnedSemaphorePermit, Entered));
 
 async fn read_requests<S: Service>(
     mut reader: Patient<BufReader<Incoming>>,
-    caller: Caller,
+    asks: Asks<S>,
     service: Arc<S>,
     (buffers, gate): (Arc<BufferPool>, Arc<Gate>),
     answers: mpsc::Sender<Answer>,
 ) -> io::Result<()> {
     let room = Arc::new(Semaphore::new(REQUESTS_IN_FLIGHT_MAX));
     let mut running = tokio::task::JoinSet::new();
+    let caller = asks.caller.clone();
     loop {
         // The place comes before the payload: whoever waits for a place holds no buffer that the requests under way need.
         let place = permits(&room, 1).await;
@@ -395,6 +407,7 @@ async fn read_requests<S: Service>(
         });
         while running.try_join_next().is_some() {}
     }
+    drop(asks);
     // What was asked is done to its end, also if the asker has gone: a put that was begun is stored.
     while running.join_next().await.is_some() {}
     Ok(())

@@ -193,34 +193,48 @@ async fn a_benefactor_that_took_the_managers_address_is_found_out() {
 async fn a_host_joins_with_a_token_of_the_pool_and_with_nothing_else() {
     let pool = Pool::start(POOL, Role::Manager).await;
     let token = pool.token(&[Role::Benefactor]);
-    let parts = join(&pool.address, &token).await.unwrap();
+    let parts = join(&pool.address, &token, Role::Benefactor).await.unwrap();
     let folder = pool.folder.path().join("keys");
     parts.save(&folder).unwrap();
     let keys = Arc::new(Keys::load(&folder).unwrap());
     assert_eq!((keys.pool(), keys.member().roles.as_slice()), (POOL, &[Role::Benefactor][..]));
     let connection = open(&pool.address, Role::Manager, Role::Benefactor, Some(keys)).await.unwrap();
     assert_eq!(role_of(&connection).await, "benefactor");
+    // One for another role isn't even shown.
+    let client = pool.token(&[Role::Client]);
+    let error = join(&pool.address, &client, Role::Benefactor).await.err().unwrap();
+    assert!(
+        error.code == ErrorCode::Invalid && error.message.contains("for a client, not for a benefactor"),
+        "{error}"
+    );
+    let operator = pool.token(&[Role::Operator]);
+    join(&pool.address, &operator, Role::Client).await.unwrap();
     // A token that was changed on its way, and what is none.
     let token = pool.token(&[Role::Client]);
     let mut changed = token.clone().into_bytes();
     let last = changed.len() - 2;
     changed[last] = if changed[last] == b'A' { b'B' } else { b'A' };
-    assert!(join(&pool.address, &String::from_utf8(changed).unwrap()).await.is_err());
+    assert!(join(&pool.address, &String::from_utf8(changed).unwrap(), Role::Client).await.is_err());
     for none in ["", "stdchk1-", "stdchk1-!!", &token[..40], "hello"] {
-        assert_eq!(join(&pool.address, none).await.err().unwrap().code, ErrorCode::Invalid, "{none}");
+        assert_eq!(
+            join(&pool.address, none, Role::Client).await.err().unwrap().code,
+            ErrorCode::Invalid,
+            "{none}"
+        );
     }
     // The host that was meant joins all the same.
-    join(&pool.address, &format!("  {token}\n")).await.unwrap();
+    join(&pool.address, &format!("  {token}\n"), Role::Client).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_holder_of_the_authority_knows_its_tokens_and_nobody_else_can_make_one() {
     let (pool, other) = (Pool::start(POOL, Role::Manager).await, TempDir::new().unwrap());
     let copy = Authority::open(&pool.folder.path().join("authority")).unwrap();
-    join(&pool.address, &copy.make_token(&[Role::Client], HOUR).unwrap()).await.unwrap();
+    join(&pool.address, &copy.make_token(&[Role::Client], HOUR).unwrap(), Role::Client).await.unwrap();
     let twin = Authority::open_or_create(other.path(), POOL).unwrap();
-    let error = join(&pool.address, &twin.make_token(&[Role::Client], HOUR).unwrap()).await.err().unwrap();
-    assert_eq!(error.code, ErrorCode::Unavailable, "it is of another authority: {error}");
+    let foreign = twin.make_token(&[Role::Client], HOUR).unwrap();
+    let error = join(&pool.address, &foreign, Role::Client).await.err().unwrap();
+    assert_eq!(error.code, ErrorCode::Denied, "it is of another authority: {error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -228,9 +242,9 @@ async fn who_shows_a_token_to_an_impostor_tells_it_nothing_that_it_could_use() {
     let pool = Pool::start(POOL, Role::Manager).await;
     let impostor = Pool::start(POOL, Role::Manager).await;
     let token = pool.token(&[Role::Client]);
-    let error = join(&impostor.address, &token).await.err().unwrap();
-    assert_eq!(error.code, ErrorCode::Unavailable, "{error}");
-    join(&pool.address, &token).await.unwrap();
+    let error = join(&impostor.address, &token, Role::Client).await.err().unwrap();
+    assert_eq!(error.code, ErrorCode::Denied, "{error}");
+    join(&pool.address, &token, Role::Client).await.unwrap();
 }
 
 #[test]

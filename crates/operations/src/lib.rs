@@ -91,7 +91,7 @@ pub use restore::{Restore, Restored, RestoredFile};
 pub use stat::Stat;
 pub use status::{
     BenefactorStatus, Condition, ExposedSet, Exposures, HeldBack, Keeper, KeptBase, ManagerState,
-    ManagerStatus, Recovery, RegisteredBackup, Savings, Status,
+    ManagerStatus, Recovery, RefusedTwin, RegisteredBackup, Savings, Status,
 };
 pub use stdchk_client::Depth;
 pub use stdchk_model::layout::Proposal;

@@ -6,13 +6,13 @@ use serde::Serialize;
 use stdchk_model::message::benefactor::{OwnerWish, StorageState};
 use stdchk_model::message::manager::{
     self, BenefactorInfo, BenefactorState, BrokenEncodings, KeeperInfo, ManagerInfo, MemorySpace, PoolStatus,
-    Space,
+    Space, Twin,
 };
 use stdchk_model::{Maker, SessionId, Tier, Timestep, size};
 
 use crate::error::{About, Code, Error, Result};
 use crate::pool::Pool;
-use crate::text::time_exact;
+use crate::text::{self, time_exact};
 
 /// Part of the donated space that should stay free, percent: below it new checkpoints may soon find no room.
 const FREE_PERCENT_MIN: u64 = 5;
@@ -112,6 +112,25 @@ pub struct BenefactorStatus {
     pub labels: BTreeMap<String, String>,
     /// Where it keeps blocks: what is in memory is lost with the machine and counts for nothing.
     pub tier: Tier,
+    /// What its host calls itself; empty: it is one of the manager's machine.
+    pub host: String,
+    /// Its host was shut out of the pool: nothing counts of what it has.
+    pub shut_out: bool,
+    /// What its disk refused, if it has failed.
+    pub disk_failure: Option<String>,
+    /// Another process that has its number and is refused: its folder is a copy of this one's.
+    pub twin: Option<RefusedTwin>,
+}
+
+/// A process that is refused since another one is the benefactor whose number it has.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct RefusedTwin {
+    /// HOST:PORT.
+    pub address: String,
+    /// Its process, on its own machine.
+    pub pid: u32,
+    /// Seconds for which it has been refused.
+    pub seconds: u64,
 }
 
 /// A machine is said to go soon.
@@ -527,7 +546,83 @@ fn benefactor(info: &BenefactorInfo) -> BenefactorStatus {
         silent_ms: info.silent_ms,
         labels: info.labels.iter().cloned().collect(),
         tier: info.tier,
+        host: info.host.clone(),
+        shut_out: info.is_shut_out,
+        disk_failure: info.disk.as_ref().map(|failure| failure.cause.clone()),
+        twin: info.twin.as_ref().map(|twin| {
+            let Twin { address, pid, for_ms } = twin.clone();
+            RefusedTwin { address, pid, seconds: for_ms / 1000 }
+        }),
     }
+}
+
+/// A benefactor, for people: where it is.
+fn who(info: &BenefactorInfo) -> String {
+    match info.host.as_str() {
+        "" => format!("b{} ({})", info.id.0, info.address),
+        host => format!("b{} ({}, {})", info.id.0, text::shown(host), info.address),
+    }
+}
+
+/// A time in the largest unit of which it has two or more.
+fn lasting(ms: u64) -> String {
+    let seconds = ms / 1000;
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7_200 => format!("{} min", seconds / 60),
+        7_200..172_800 => format!("{} h", seconds / 3_600),
+        _ => format!("{} d", seconds / 86_400),
+    }
+}
+
+/// Benefactors that are named in one reason; more are counted.
+const NAMED_MAX: usize = 8;
+
+/// Which benefactors are away, and since when.
+fn away(status: &PoolStatus) -> Option<String> {
+    let is_away = |info: &&BenefactorInfo| info.state != BenefactorState::Online && !info.is_shut_out;
+    let away: Vec<&BenefactorInfo> = status.benefactors.iter().filter(is_away).collect();
+    let name = |info: &&BenefactorInfo| match info.state {
+        BenefactorState::Expected => format!("{}, not heard of since the manager started", who(info)),
+        _ => format!("{}, silent for {}", who(info), lasting(info.silent_ms)),
+    };
+    let mut named: Vec<String> = away.iter().take(NAMED_MAX).map(name).collect();
+    if away.len() > NAMED_MAX {
+        named.push(format!("and {} more", away.len() - NAMED_MAX));
+    }
+    (!away.is_empty()).then(|| {
+        format!(
+            "{} of {} benefactors are not on-line: {}. `stdchk up` on its machine starts one, `stdchk forget` gives up one whose disk is gone",
+            away.len(),
+            status.benefactors.len(),
+            named.join("; ")
+        )
+    })
+}
+
+/// Which benefactors are refused, and why.
+fn refused(status: &PoolStatus) -> Vec<String> {
+    let mut found = Vec::new();
+    for info in status.benefactors.iter().filter(|info| info.is_shut_out) {
+        found.push(format!(
+            "{} is shut out: the keys of its host were revoked, and nothing counts of what it has. `stdchk forget b{}` takes it out of this \
+             list; if its owner is trusted again, let the host join anew",
+            who(info),
+            info.id.0
+        ));
+    }
+    for info in &status.benefactors {
+        let Some(Twin { address, pid, for_ms }) = &info.twin else { continue };
+        found.push(format!(
+            "b{} runs twice, from two copies of one folder: the process at {} serves, and another one at {address} (process {pid}) has been \
+             refused for {}. Stop the one that is not meant with `stdchk down` on its machine; a machine that was cloned joins anew, with an \
+             empty data folder",
+            info.id.0,
+            info.address,
+            lasting(*for_ms)
+        ));
+    }
+    found
 }
 
 /// Why benefactors can't let go of what they are to let go of.
@@ -576,20 +671,26 @@ fn bad_disks(status: &PoolStatus) -> Vec<String> {
         .iter()
         .filter(|info| info.state == BenefactorState::Online && info.load.disk_failed);
     for info in failed {
+        let since = info.disk.as_ref().map(|failure| format!(" for {}", lasting(failure.for_ms)));
+        let cause = info
+            .disk
+            .as_ref()
+            .map_or("it does not say why".to_owned(), |failure| text::shown(&failure.cause));
         let reason = format!(
-            "the disk of b{} fails, so that nothing more is stored there: its log says why. Once that is mended, end process {} and start \
-             it again (`stdchk up` does, of a local pool)",
-            info.id.0, info.pid
+            "the disk of {} has failed{}: {cause}. Nothing more is stored there, and what it has is served. Once the disk is mended, \
+             `stdchk down` and `stdchk up` on that machine start the benefactor again",
+            who(info),
+            since.unwrap_or_default()
         );
         found.push(reason);
     }
     let damaged = status.benefactors.iter().filter(|info| info.load.wish == OwnerWish::Damaged);
     for info in damaged {
         let reason = format!(
-            "blocks at b{} were damaged again and again, so what it has moves to others and nothing new is stored there: look after its \
+            "blocks at {} were damaged again and again, so what it has moves to others and nothing new is stored there: look after its \
              disk or its memory, then `stdchk benefactor resume DIR` on its machine takes it back, or `stdchk benefactor leave DIR` has it \
              leave the pool",
-            info.id.0
+            who(info)
         );
         found.push(reason);
     }
@@ -598,9 +699,7 @@ fn bad_disks(status: &PoolStatus) -> Vec<String> {
 
 /// All that is wrong.
 fn findings(status: &PoolStatus) -> Vec<(Condition, String)> {
-    let all = status.benefactors.len();
-    let away = status.benefactors.iter().filter(|info| info.state != BenefactorState::Online).count();
-    let online = all - away;
+    let online = status.benefactors.iter().filter(|info| info.state == BenefactorState::Online).count();
     let space = &status.space;
     // Those that are away altogether are told of already.
     let stuck = status.chunks_stuck.saturating_sub(status.chunks_lost + status.chunks_away);
@@ -652,13 +751,8 @@ fn findings(status: &PoolStatus) -> Vec<(Condition, String)> {
         let (free, donated) = (size::human(space.free_bytes), size::human(space.donated_bytes));
         found.push((Condition::Full, format!("{free} of {donated} are free")));
     }
-    if away > 0 {
-        let reason = format!(
-            "{away} of {all} benefactors are not on-line: `stdchk up` starts those of a local pool, `stdchk forget` gives up those \
-             whose disk is gone"
-        );
-        found.push((Condition::Degraded, reason));
-    }
+    found.extend(away(status).map(|reason| (Condition::Degraded, reason)));
+    found.extend(refused(status).into_iter().map(|reason| (Condition::Degraded, reason)));
     found.extend(bad_disks(status).into_iter().map(|reason| (Condition::Degraded, reason)));
     if stuck > 0 {
         let reason = format!(
@@ -680,6 +774,7 @@ fn findings(status: &PoolStatus) -> Vec<(Condition, String)> {
 #[cfg(test)]
 mod tests {
     use stdchk_model::BenefactorId;
+    use stdchk_model::message::manager::DiskFailure;
 
     use super::*;
 
@@ -693,6 +788,10 @@ mod tests {
             silent_ms: 0,
             labels: Vec::new(),
             tier: Tier::Disk,
+            host: "lab-7".to_owned(),
+            is_shut_out: false,
+            disk: None,
+            twin: None,
         };
         PoolStatus { benefactors: states.iter().enumerate().map(info).collect(), ..PoolStatus::default() }
     }
@@ -772,6 +871,30 @@ mod tests {
         // One that isn't there is told of as away.
         status.benefactors[1].state = BenefactorState::Lost;
         assert_eq!(health(&status).1.len(), 1);
+    }
+
+    #[test]
+    fn each_reason_about_a_benefactor_says_where_it_is_since_when_and_why() {
+        let mut status = pool(&[BenefactorState::Online; 5]);
+        let [away, failed, out, twin, unheard] = &mut status.benefactors[..] else { unreachable!() };
+        (away.state, away.silent_ms, away.address) =
+            (BenefactorState::Lost, 190_000, "10.0.0.1:7".to_owned());
+        failed.load.disk_failed = true;
+        failed.disk = Some(DiskFailure { for_ms: 61_000, cause: "Read-only\n file system".to_owned() });
+        (out.is_shut_out, out.state, out.host) = (true, BenefactorState::Lost, String::new());
+        twin.twin = Some(Twin { address: "10.0.0.9:8".to_owned(), pid: 12, for_ms: 7_200_000 });
+        unheard.state = BenefactorState::Expected;
+        let (word, reasons) = health(&status);
+        assert_eq!((word, reasons.len()), (Condition::Degraded, 4), "{reasons:?}");
+        let all = reasons.join("\n");
+        for said in [
+            "2 of 5 benefactors are not on-line: b0 (lab-7, 10.0.0.1:7), silent for 3 min; b4 (lab-7, ), not heard of since",
+            "the disk of b1 (lab-7, ) has failed for 61 s: Read-only\\n file system.",
+            "b2 () is shut out",
+            "another one at 10.0.0.9:8 (process 12) has been refused for 2 h",
+        ] {
+            assert!(all.contains(said), "{said}: {all}");
+        }
     }
 
     #[test]

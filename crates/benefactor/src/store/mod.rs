@@ -30,6 +30,7 @@ use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 use stdchk_model::exact::{narrow, part_mut, to_usize};
+use stdchk_model::limits::CAUSE_BYTES_MAX;
 use stdchk_model::message::benefactor::{BenefactorLoad, OwnerWish};
 use stdchk_model::message::manager::StoredBlock;
 use stdchk_model::{BlockId, Encoding};
@@ -611,6 +612,15 @@ impl Store {
             near_bytes,
             ..BenefactorLoad::default()
         }
+    }
+
+    /// What the disk has refused, if it counts as failed, for people: at most [`CAUSE_BYTES_MAX`] bytes.
+    pub fn disk_failure(&self) -> Option<String> {
+        let trouble = self.state.lock().trouble.as_ref().map(|trouble| trouble.cause.clone());
+        let cause = trouble.or_else(|| self.available().err().map(|error| error.to_string()))?;
+        // What the system said stands behind a path, which may be long.
+        let from = cause.ceil_char_boundary(cause.len().saturating_sub(CAUSE_BYTES_MAX));
+        Some(cause.get(from..).unwrap_or_default().to_owned())
     }
 
     /// What the store itself does at its disk.

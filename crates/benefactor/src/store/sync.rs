@@ -25,7 +25,7 @@ pub(super) enum At {
 #[derive(Debug)]
 pub(super) struct Trouble {
     pub(super) at: At,
-    cause: String,
+    pub(super) cause: String,
 }
 
 impl Trouble {

@@ -3,6 +3,7 @@
 //! The mount goes first, so that its sessions end while the pool still runs; then the benefactors, then the manager.
 //! Content stays where it is: `stdchk up` brings the pool back. What waits in the spools of mounts is told of.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -163,7 +164,8 @@ fn unmount(mount: &Path) -> Outcome {
 
 fn remove(run_file: &Path) -> Outcome {
     match std::fs::remove_file(run_file) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        // On a disk that turned read-only it stays, and names a process that has ended.
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ReadOnlyFilesystem) => Ok(()),
         removed => removed.about(run_file.display()),
     }
 }

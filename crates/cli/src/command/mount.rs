@@ -8,14 +8,15 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use clap::Args;
-use stdchk_client::{ClientConfig, SPOOL_BYTES_MIN, Spool, Waiting};
+use stdchk_client::{ClientConfig, Pool, SPOOL_BYTES_MIN, Spool, Waiting};
 use stdchk_model::policy::Protocol;
-use stdchk_model::size;
+use stdchk_model::{ErrorCode, size};
 use stdchk_mount::{Error, MountConfig, Mounted, SpoolConfig};
+use stdchk_net::waits;
 use stdchk_operations::code_of;
 
 use super::benefactor::terms::NoticeArgument;
-use super::role::{RoleArguments, begin};
+use super::role::{RoleArguments, begin, single_thread};
 use crate::context::{Context, PATIENCE_TO_MOVE};
 use crate::exit::{About, CommandError, Exit, Outcome, exit_of};
 use crate::local::{WaitingFiles, mountpoint};
@@ -60,6 +61,10 @@ pub struct Arguments {
     role: RoleArguments,
 }
 
+/// Time for which one look at a manager that is away waits, and the pause after it.
+const LOOK_PATIENCE: Duration = Duration::from_secs(2);
+const MANAGER_PAUSE: Duration = Duration::from_millis(500);
+
 /// Runs the command.
 pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
     let directory = mountpoint::real(&arguments.directory)?;
@@ -69,6 +74,9 @@ pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
     let covered = mountpoint::Covered::open(&directory)?;
     let patience = arguments.patience_ms.map_or(PATIENCE_TO_MOVE, Duration::from_millis);
     let spool = spool(arguments, &directory, context)?;
+    if arguments.role.is_of_pool() && await_manager(context, &told_to_stop)? {
+        return Ok(());
+    }
     let spool_directory = spool.as_ref().map(|spool| spool.directory.clone());
     let config = MountConfig {
         spool,
@@ -96,6 +104,40 @@ pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
     let ended = served.and(mounted.join());
     spool_directory.iter().for_each(|spool| tell_of_waiting(&mounted, spool));
     ended.map_err(|error| failed(&about, &error))
+}
+
+/// Waits until the pool's manager answers, as long as it takes: the mount of `up` may be started before the manager's machine. Whether it
+/// was told to stop meanwhile.
+fn await_manager(context: &Context, told_to_stop: &Receiver<()>) -> Outcome<bool> {
+    let runtime = single_thread()?;
+    let manager = context.manager_address()?;
+    let shown = manager.clone();
+    let answer = async {
+        let mut has_said = false;
+        loop {
+            match Pool::connect(context.client_config(LOOK_PATIENCE)?).await {
+                Ok(_) => return Ok(false),
+                Err(failure) if failure.code != ErrorCode::Unavailable => {
+                    return Err(CommandError::complete(
+                        exit_of(code_of(failure.code)),
+                        format!("manager {manager}"),
+                        failure,
+                    ));
+                }
+                Err(failure) => {
+                    if !has_said {
+                        tracing::warn!(%manager, %failure, "the mount waits for the manager");
+                        has_said = true;
+                    }
+                    tokio::time::sleep(MANAGER_PAUSE).await;
+                }
+            }
+            if told_to_stop.try_recv().is_ok() {
+                return Ok(true);
+            }
+        }
+    };
+    runtime.block_on(waits::on(move || format!("the manager at {shown}, which does not answer"), answer))
 }
 
 /// Says what a mount leaves in its spool.

@@ -318,17 +318,8 @@ pub fn join_as(
     home.prepare(None)?;
     let lock = home.lock()?;
     refuse_member(&home)?;
-    let keys = super::runtime()?.block_on(stdchk_net::join(manager, token));
+    let keys = super::runtime()?.block_on(stdchk_net::join(manager, token, role));
     let keys = stdchk_operations::About::about(keys, format!("manager {manager}"))?;
-    let member = keys.keys(&home.keys()).map_err(about_keys)?;
-    if !member.member().may_be(role) {
-        let names: Vec<&str> = member.member().roles.iter().map(|role| role.name()).collect();
-        return Err(CommandError::usage(
-            "the token",
-            format_args!("it is for a {}, not for a {}", names.join(" and "), role.name()),
-            format_args!("ask for another one, of `stdchk pool token --for {}`", role.name()),
-        ));
-    }
     keys.save(&home.keys()).map_err(about_keys)?;
     home.write_record(record)?;
     Ok((home, lock))

@@ -27,6 +27,13 @@ pub struct RoleArguments {
     long_wait_ms: Option<u64>,
 }
 
+impl RoleArguments {
+    /// Whether `up` has started it.
+    pub fn is_of_pool(&self) -> bool {
+        self.run_file.is_some()
+    }
+}
+
 /// Where a role serves that is started by hand and told nothing else: at a socket in its folder.
 pub fn socket_in(directory: &Path) -> String {
     unix_address(&directory.join("socket"))

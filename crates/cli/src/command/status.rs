@@ -14,6 +14,7 @@ use stdchk_operations::{BenefactorStatus, Condition, HeldBack, Recovery, Status}
 
 use crate::context::Context;
 use crate::exit::{CommandError, Exit, Outcome, from_io};
+use crate::local::start::running;
 use crate::local::{Home, ProcessRecord, Role, WaitingFiles, mountpoint};
 use crate::output::{self, Table};
 
@@ -39,6 +40,9 @@ pub struct Arguments {
 struct Mount {
     path: String,
     state: &'static str,
+    /// Whether its process runs.
+    #[serde(skip)]
+    is_running: bool,
     /// What its process has been waiting for so long that something may be wrong.
     waits: Vec<String>,
 }
@@ -87,7 +91,9 @@ impl Report {
             report.pool.add_reason(left.told("stdchk mount"));
         }
         if let Some(mount) = &report.mount {
-            if mount.state != "online" {
+            // A mount waits for a manager that is away, and is not at fault.
+            let is_at_fault = report.pool.health != Condition::Down || !mount.is_running;
+            if is_at_fault && mount.state != "online" {
                 report.pool.add_reason("the mount does not answer: `stdchk up` starts it again".to_owned());
             }
             if !mount.waits.is_empty() {
@@ -108,11 +114,14 @@ fn mount(context: &Context) -> Outcome<Option<Mount>> {
     }
     let Some(path) = context.home().record()?.and_then(|record| record.mount) else { return Ok(None) };
     let state = match mountpoint::is_mounted(&path)? {
+        false if running(&context.home(), Role::Mount)?.is_some() => "waiting",
         false => "not mounted",
         true if mountpoint::answers(&path) => "online",
         true => "not answering",
     };
-    Ok(Some(Mount { path: path.display().to_string(), state, waits: waits_of(context, Role::Mount)? }))
+    let is_running = running(&context.home(), Role::Mount)?.is_some();
+    let (path, waits) = (path.display().to_string(), waits_of(context, Role::Mount)?);
+    Ok(Some(Mount { path, state, is_running, waits }))
 }
 
 /// The long waits of a role's process, if it is alive.
@@ -352,7 +361,11 @@ fn state_word(entry: &BenefactorStatus) -> String {
         let when = going.in_seconds.map(|seconds| format!(" in {seconds} s")).unwrap_or_default();
         return format!("going{when}");
     }
+    if entry.shut_out {
+        return "shut out".to_owned();
+    }
     let word = match entry.state {
+        BenefactorState::Online if entry.disk_failed => "disk failed",
         BenefactorState::Online => match entry.wish {
             OwnerWish::Serve if entry.owed_bytes > 0 => "giving back",
             OwnerWish::Serve => match entry.load {
@@ -380,7 +393,7 @@ mod tests {
 
     fn reasons(state: &'static str, waits: &[&str]) -> Vec<String> {
         let waits = waits.iter().map(|wait| (*wait).to_owned()).collect();
-        let mount = Mount { path: "/x".to_owned(), state, waits };
+        let mount = Mount { path: "/x".to_owned(), state, is_running: false, waits };
         let report = Report::new(Status::down("127.0.0.1:1".to_owned()), Some(mount), Vec::new());
         report.pool.reasons.into_iter().skip(1).collect()
     }

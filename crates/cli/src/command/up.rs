@@ -12,7 +12,7 @@ use stdchk_client::Pool;
 use stdchk_manager::AUTHORITY;
 use stdchk_model::message::handshake;
 use stdchk_model::message::manager::{BenefactorInfo, BenefactorState};
-use stdchk_model::{PoolId, size};
+use stdchk_model::{ErrorCode, PoolId, size};
 use stdchk_net::data_dir::{self, DataDirError};
 use stdchk_net::{Authority, Keys};
 use tokio::runtime::Runtime;
@@ -251,13 +251,17 @@ fn set_mount(home: &Home, record: &mut PoolRecord, mount: Option<PathBuf>) -> Ou
 /// a long inventory, jobs get at the rest meanwhile.
 fn start_all(home: &Home, record: &PoolRecord, context: &Context, started: &mut Started<'_>) -> Outcome {
     let runtime = super::runtime()?;
-    let pool = start_servers(&runtime, home, record, context, started)?;
+    let pool = match start_servers(&runtime, home, record, context, started)? {
+        Some(pool) => pool,
+        None => await_manager(&runtime, home, record, context, started)?,
+    };
     if record.listen.is_some() && !Keys::are_in(&home.keys()) {
         make_keys(home)?;
     }
     let begin = Instant::now();
     let mut all_settled = |started: &mut Started<'_>| {
         start_missing_servers(home, record, context, started)?;
+        note_twins(&runtime, &pool, home, record, started)?;
         Ok(unsettled(&runtime, &pool, home, record, started)?.is_empty())
     };
     let are_settled = started.wait_at_most(SOON, &mut all_settled)?;
@@ -325,22 +329,60 @@ fn start_missing(
     started.start(role, start::arguments(home, record, role, &context.settings))
 }
 
-/// Starts manager and benefactors, and waits until the manager answers.
+/// Starts manager and benefactors, and waits until the manager answers; `None`: it is elsewhere, and doesn't yet.
 fn start_servers(
     runtime: &Runtime,
     home: &Home,
     record: &PoolRecord,
     context: &Context,
     started: &mut Started<'_>,
-) -> Outcome<Pool> {
+) -> Outcome<Option<Pool>> {
     let mut pool = None;
-    started.wait(&format!("pool {}", home.path().display()), |started| {
+    let is_elsewhere = record.manager.is_some();
+    let mut answers = |started: &mut Started<'_>| {
+        // A host that is shut out starts nothing.
+        if is_elsewhere {
+            pool = connect(runtime, home, record, context)?;
+        }
         start_missing_servers(home, record, context, started)?;
+        if pool.is_none() {
+            pool = connect(runtime, home, record, context)?;
+        }
+        Ok(pool.is_some())
+    };
+    match is_elsewhere {
+        true => drop(started.wait_at_most(SOON, &mut answers)?),
+        false => started.wait(&format!("pool {}", home.path().display()), &mut answers)?,
+    }
+    Ok(pool)
+}
+
+/// Has the benefactor and the mount of this host wait for a manager elsewhere that doesn't answer, perhaps since its machine starts later:
+/// they come by themselves once it is there. This command waits for a while to see that.
+fn await_manager(
+    runtime: &Runtime,
+    home: &Home,
+    record: &PoolRecord,
+    context: &Context,
+    started: &mut Started<'_>,
+) -> Outcome<Pool> {
+    let manager = home.manager_address(record);
+    if !context.settings.quiet {
+        output::note(format_args!("stdchk up: waits for the manager at {manager}, which does not answer"));
+    }
+    if record.mount.is_some() {
+        start_missing(home, record, Role::Mount, context, started)?;
+    }
+    let mut pool = None;
+    started.wait_at_most(READY_TIMEOUT.saturating_sub(SOON), |_| {
         pool = connect(runtime, home, record, context)?;
         Ok(pool.is_some())
     })?;
-    let Some(pool) = pool else { unreachable!("the wait ends with a connection") };
-    Ok(pool)
+    pool.ok_or_else(|| {
+        let cause = format!("it did not answer within {} s", READY_TIMEOUT.as_secs());
+        let next = "what was started here goes on waiting for it, and comes by itself once it is there; `stdchk status` shows it";
+        CommandError::new(Exit::Unreachable, format_args!("manager {manager}"), cause, next)
+    })
 }
 
 fn start_missing_servers(
@@ -375,7 +417,18 @@ fn connect(runtime: &Runtime, home: &Home, record: &PoolRecord, context: &Contex
         patience: LOOK_PATIENCE,
         ..Default::default()
     };
-    Ok(runtime.block_on(Pool::connect(config)).ok())
+    match runtime.block_on(Pool::connect(config)) {
+        Ok(pool) => Ok(Some(pool)),
+        // It won't be otherwise in a moment.
+        Err(failure) if failure.code == ErrorCode::Denied && record.manager.is_some() => {
+            let object = format!("this host, at manager {}", home.manager_address(record));
+            let cause = format!("it is shut out: {}", failure.message);
+            let next = "nothing was started. If that is wrong, remove the folder `keys` and `pool.json` of its data folder, and let it join \
+                        anew with a token";
+            Err(CommandError::new(Exit::Other, object, cause, next))
+        }
+        Err(_) => Ok(None),
+    }
 }
 
 /// The benefactors that the manager doesn't see on-line, and that have not failed.
@@ -401,6 +454,32 @@ fn unsettled(
         }
     }
     Ok(unsettled)
+}
+
+/// Takes note of benefactors that are refused, since other processes serve under their numbers.
+fn note_twins(
+    runtime: &Runtime,
+    pool: &Pool,
+    home: &Home,
+    record: &PoolRecord,
+    started: &mut Started<'_>,
+) -> Outcome {
+    let known = runtime.block_on(pool.status()).map(|status| status.benefactors).unwrap_or_default();
+    for role in (0..record.benefactors).map(Role::Benefactor) {
+        let id = data_dir::benefactor_of(&home.directory(role)).unwrap_or(None);
+        let Some(process) = running(home, role)? else { continue };
+        let Some(info) = known.iter().find(|info| Some(info.id) == id) else { continue };
+        if let Some(twin) = info.twin.as_ref().filter(|twin| twin.pid == process.pid) {
+            let cause = format!(
+                "it is refused at {}: a process at {} serves as {} of this pool from another copy of the same folder",
+                twin.address, info.address, info.id
+            );
+            let next = "stop the one that is not meant with `stdchk down` on its machine, and this one gets in by itself; if this machine was cloned, \
+                        let it join anew with an empty data folder";
+            started.note_failed(role, CommandError::new(Exit::Other, role.name(), cause, next));
+        }
+    }
+    Ok(())
 }
 
 fn report(home: &Home, record: &PoolRecord, started: &Started<'_>, quiet: bool) -> Outcome {

@@ -253,7 +253,12 @@ impl Home {
     /// Keeps other `up` and `down` of this pool out until the file is dropped; waits for one that is at work.
     pub fn lock(&self) -> Outcome<File> {
         let path = self.data.join("run/lock");
-        let file = own::file(&path, Access::Append).about(path.display())?;
+        let opened = match own::file(&path, Access::Append) {
+            // What runs on a disk that turned read-only can be stopped.
+            Err(error) if error.kind() == ErrorKind::ReadOnlyFilesystem => own::file(&path, Access::Read),
+            opened => opened,
+        };
+        let file = opened.about(path.display())?;
         flock(&file, FlockOperation::LockExclusive).about(path.display())?;
         Ok(file)
     }

@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use stdchk_model::exact::part_mut;
 use stdchk_model::labels::Labels;
-use stdchk_model::limits::{BENEFACTORS_OF_MEMBER_MAX, HEARTBEAT_MS, PERMITS_MS};
+use stdchk_model::limits::{BENEFACTORS_OF_MEMBER_MAX, CAUSE_BYTES_MAX, HEARTBEAT_MS, PERMITS_MS};
 use stdchk_model::message::benefactor::{BenefactorLoad, OwnerWish};
 use stdchk_model::message::handshake::MemberId;
-use stdchk_model::message::manager::{BenefactorInfo, BenefactorSecret, BenefactorState, Registration};
+use stdchk_model::message::manager::{
+    BenefactorInfo, BenefactorSecret, BenefactorState, DiskFailure, Registration,
+};
 use stdchk_model::{
     BenefactorId, ChunkId, EncodingId, ErrorCode, Failure, Incarnation, MachineId, Permit, PermitKey,
     ReceiptKey, Tier, cbor, labels,
@@ -17,6 +19,7 @@ use stdchk_placement::{HostState, Wish, in_turn};
 
 use super::Timing;
 use super::placing::Racks;
+use super::twins::RefusedTwin;
 use crate::record::{BenefactorRecord, LAYOUT, benefactor_key, decode};
 use crate::store::{Batch, StoreError, Table};
 use crate::turns::PLACES;
@@ -72,6 +75,12 @@ pub struct Benefactor {
     pub incarnation: Option<Incarnation>,
     /// Number of its last registration with this manager.
     registration: Option<u64>,
+    /// By which connection it made that; `None`: by one that has ended since.
+    pub(super) connection: Option<u64>,
+    /// Another process that shows its number and is refused.
+    pub(super) twin: Option<RefusedTwin>,
+    /// What its disk has refused in its present life, and since when, milliseconds of the manager's life.
+    pub(super) disk: Option<(String, u64)>,
     /// Whether its whole inventory arrived since it registered.
     pub reported: bool,
     /// Whether its inventory may still come: it is not reported, and not overdue.
@@ -150,6 +159,8 @@ pub struct Registry {
     in_memory: Arc<Vec<HostState>>,
     /// How many may still report blocks that nobody knows of.
     pending: usize,
+    /// Over which connections they have registered that have not ended.
+    pub(super) connections: HashMap<u64, BenefactorId>,
     /// Since when inventories of a member's benefactors are or were awaited last, milliseconds of the manager's life.
     awaited_since: HashMap<MemberId, u64>,
 }
@@ -173,6 +184,7 @@ impl Registry {
             hosts: Arc::default(),
             in_memory: Arc::default(),
             pending: 0,
+            connections: HashMap::new(),
             awaited_since: HashMap::new(),
         }
     }
@@ -213,7 +225,8 @@ impl Registry {
     ///
     /// # Errors
     /// `Invalid`: what it says makes no sense. `NotFound`: its secret isn't known, and must come along. `Denied`: it doesn't
-    /// prove that it is the one whose number it presents, or its member of the pool has as many benefactors as one may have.
+    /// prove that it is the one whose number it presents, or its member of the pool has as many benefactors as one may have. `Exists`:
+    /// another process serves as that one.
     ///
     /// `has_number`: a manager of this pool has given it its number, which is never given again.
     pub fn admit(
@@ -222,6 +235,7 @@ impl Registry {
         secret: Option<BenefactorSecret>,
         proof: &[u8; 32],
         (member, has_number): (Option<MemberId>, bool),
+        (now_ms, timing): (u64, &Timing),
     ) -> Result<BenefactorId, Failure> {
         let address = &registration.address;
         if address.is_empty() || address.len() > ADDRESS_BYTES_MAX || address.contains(char::is_control) {
@@ -244,6 +258,7 @@ impl Registry {
         if !registration.is_proved(&secret, proof) {
             return Err(impostor(id));
         }
+        self.refuse_twin(id, registration, now_ms, timing)?;
         let is_same_life = |known: &&Benefactor| known.incarnation == Some(registration.incarnation);
         if self.known.get(&id).filter(is_same_life).is_some_and(|known| known.tier != registration.tier) {
             let message = "a benefactor keeps its blocks in one place for all of its life";
@@ -415,6 +430,9 @@ impl Registry {
     /// Takes a benefactor out. Its number is never given again; if it returns, it has it as before.
     pub fn remove(&mut self, id: BenefactorId) {
         let Some(gone) = self.known.remove(&id) else { return };
+        if let Some(connection) = gone.connection {
+            self.connections.remove(&connection);
+        }
         self.moves(id, gone.machine, None);
         self.note_labels(id);
         self.leaving.remove(&id);
@@ -429,6 +447,11 @@ impl Registry {
 
     pub fn get(&self, id: BenefactorId) -> Option<&Benefactor> {
         self.known.get(&id)
+    }
+
+    /// The benefactor, of which nothing was heard.
+    pub(super) fn known_mut(&mut self, id: BenefactorId) -> Option<&mut Benefactor> {
+        self.known.get_mut(&id)
     }
 
     /// The benefactor, of which something was heard: [`Registry::update_states`] follows.
@@ -540,6 +563,16 @@ impl Registry {
             None => drop(self.going.remove(&id)),
         }
         is_other_wish || went != self.goes(id)
+    }
+
+    /// A benefactor tells what its disk has refused, if it has.
+    pub fn take_disk(&mut self, id: BenefactorId, refused: Option<String>, now_ms: u64) {
+        let Some(benefactor) = self.known.get_mut(&id) else { return };
+        benefactor.disk = refused.map(|mut cause| {
+            cause.truncate(cause.floor_char_boundary(CAUSE_BYTES_MAX));
+            let since_ms = benefactor.disk.as_ref().map_or(now_ms, |(_, since_ms)| *since_ms);
+            (cause, since_ms)
+        });
     }
 
     /// Whether what the benefactor has is to be elsewhere: it is to let go of it, or its machine goes soon.
@@ -741,6 +774,7 @@ impl Registry {
         self.get(id)?.machine
     }
 
+    /// A benefactor, without what is told with the pool's status alone.
     pub fn info(&self, id: BenefactorId, now_ms: u64) -> Option<BenefactorInfo> {
         let benefactor = self.get(id)?;
         Some(BenefactorInfo {
@@ -752,7 +786,22 @@ impl Registry {
             silent_ms: now_ms.saturating_sub(benefactor.heard_ms),
             labels: benefactor.labels.clone(),
             tier: benefactor.tier,
+            host: String::new(),
+            is_shut_out: false,
+            disk: None,
+            twin: None,
         })
+    }
+
+    /// All that is known of a benefactor but what its host calls itself.
+    pub fn info_in_full(&self, id: BenefactorId, now_ms: u64, timing: &Timing) -> Option<BenefactorInfo> {
+        let benefactor = self.get(id)?;
+        let failure = |(cause, since_ms): &(String, u64)| DiskFailure {
+            for_ms: now_ms.saturating_sub(*since_ms),
+            cause: cause.clone(),
+        };
+        let (disk, twin) = (benefactor.disk.as_ref().map(failure), self.twin(id, now_ms, timing));
+        Some(BenefactorInfo { is_shut_out: benefactor.is_shut_out, disk, twin, ..self.info(id, now_ms)? })
     }
 
     pub fn infos(&self, now_ms: u64) -> Vec<BenefactorInfo> {
@@ -793,6 +842,9 @@ fn unheard(address: String, secret: BenefactorSecret) -> Benefactor {
         load: BenefactorLoad::default(),
         incarnation: None,
         registration: None,
+        connection: None,
+        twin: None,
+        disk: None,
         reported: false,
         awaited: true,
         registered_ms: 0,
@@ -824,7 +876,7 @@ fn counts(state: BenefactorState) -> bool {
 }
 
 /// How long silence means nothing, milliseconds: several heartbeats at least.
-fn lease_ms(benefactor: &Benefactor, timing: &Timing) -> u64 {
+pub(super) fn lease_ms(benefactor: &Benefactor, timing: &Timing) -> u64 {
     match benefactor.beats_ms {
         HEARTBEAT_MS => timing.benefactor_lease_ms,
         beats_ms => timing.benefactor_lease_ms.max(BEATS_OF_LEASE * beats_ms),

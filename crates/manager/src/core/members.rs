@@ -107,6 +107,11 @@ impl Members {
         (own().find_map(|(_, member)| uid(member)), hosts.into_iter().collect())
     }
 
+    /// What a member's host calls itself; empty for one of whom the store knows nothing.
+    pub fn host(&self, id: &MemberId) -> String {
+        self.all.get(id).map(|member| member.host.clone()).unwrap_or_default()
+    }
+
     /// Tokens that are over open nothing, whether or not they were used.
     fn drop_old(&mut self, now: u64) {
         let old = |(_, token): &(&TokenId, &TokenRecord)| token.end <= now;
@@ -145,7 +150,8 @@ impl Core {
         // Where the calendar was set back, what was over stays so.
         let time = second(self.namespace.position.max(now.wall)).max(self.members.over);
         if grant.end <= time {
-            return Err(refuse("the token is too old"));
+            let ago = time.saturating_sub(grant.end).div_ceil(60);
+            return Err(refuse(&format!("the token is too old: it expired {ago} min ago")));
         }
         if self.shut_out.contains(&id) {
             return Err(Failure::new(ErrorCode::Denied, "these keys were revoked")

@@ -49,6 +49,7 @@ mod surplus;
 mod table;
 mod terms;
 mod thinning;
+mod twins;
 mod versions;
 mod walks;
 
@@ -166,6 +167,8 @@ pub struct Asker {
     pub user: Option<User>,
     /// As whom it codes fragments.
     pub maker: Maker,
+    /// By which connection it asks; 0: by none.
+    pub connection: u64,
 }
 
 /// The manager's state.
@@ -175,6 +178,8 @@ pub struct Core {
     asking: Option<MemberId>,
     /// As whom it codes fragments.
     asking_maker: Maker,
+    /// By which connection it asks.
+    asking_by: u64,
     pool: PoolId,
     /// Signs what benefactors keep for the manager.
     key: MomentKey,
@@ -267,6 +272,7 @@ impl Core {
             setting,
             asking: None,
             asking_maker: Maker::LOCAL,
+            asking_by: 0,
             pool: setting.new_pool,
             key: setting.new_key,
             pool_changed: true,
@@ -414,9 +420,11 @@ impl Core {
         self.set_clock(now);
         self.check_not_set_back(&request)?;
         (self.asking, self.asking_maker, self.namespace.user) = (asker.member, asker.maker, asker.user);
+        self.asking_by = asker.connection;
         let allowed = self.permit(&mut request);
         let answer = allowed.and_then(|()| self.answer(request, now));
         (self.asking, self.asking_maker, self.namespace.user) = (None, Maker::LOCAL, None);
+        self.asking_by = 0;
         let answer = answer.map_err(|failure| self.history.doubt(failure));
         self.settle_references();
         answer

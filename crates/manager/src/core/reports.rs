@@ -41,7 +41,8 @@ impl Core {
         };
         let has_number = registration.id.is_some_and(is_of_old);
         let presented = registration.id;
-        let id = self.registry.admit(&registration, secret, &proof, (self.asking, has_number))?;
+        let at = (now.ms, &self.setting.timing);
+        let id = self.registry.admit(&registration, secret, &proof, (self.asking, has_number), at)?;
         let Registration { incarnation, pid, load, remembered, put_sequence, receipt_key, term, .. } =
             registration;
         let next_inventory = self.registry.next_inventory();
@@ -62,6 +63,7 @@ impl Core {
         benefactor.heard_ms = now.ms;
         benefactor.tells = false;
         if new_life {
+            benefactor.disk = None;
             benefactor.reported = false;
             benefactor.registered_ms = awaited_since;
             (benefactor.not_more_ms, benefactor.not_fewer_ms) = (now.ms, now.ms);
@@ -93,6 +95,7 @@ impl Core {
         self.terms.hear(term.and_then(|term| self.key.believe(term, signed_for)));
         self.rise_above_told_terms();
         let registration = self.registry.number(id);
+        self.registry.connects(id, self.asking_by);
         let permits = self.registry.begin_permits(id, self.setting.start, now.ms).ok_or_else(unexpected)?;
         let moment = self.history.to_remember().map(|moment| self.key.sign(moment, id));
         let term = self.key.sign(self.terms.own(), id);
@@ -148,6 +151,7 @@ impl Core {
             put_sequence,
             decoded,
             seen,
+            disk,
         } = request
         else {
             return Err(unexpected());
@@ -165,6 +169,7 @@ impl Core {
         }
         let inventory = benefactor.inventory;
         self.take_load(id, load);
+        self.registry.take_disk(id, disk, now.ms);
         self.efforts.heard(id);
         self.damaged_found = self.damaged_found.saturating_add(u64::from(damaged).min(removed.len() as u64));
         // Before its order ends.

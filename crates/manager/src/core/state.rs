@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 
 use stdchk_model::limits::{CHUNK_BYTES_DEFAULT, LIST_ENTRIES_MAX};
 use stdchk_model::message::manager::{
-    BenefactorState, CheckpointSet, HeldBack, MemorySpace, PoolStatus, Space,
+    BenefactorInfo, BenefactorState, CheckpointSet, HeldBack, MemorySpace, PoolStatus, Space,
 };
 use stdchk_model::naming::Naming;
 use stdchk_model::sets::{FileVersions, checkpoint_sets};
 use stdchk_model::user::Access;
-use stdchk_model::{ErrorCode, Failure, Ino, Tier};
+use stdchk_model::{BenefactorId, ErrorCode, Failure, Ino, Tier};
 
+use super::benefactors::Benefactor;
 use super::inode::{Body, Inode};
 use super::locations::HeldSum;
 use super::{Core, Now};
@@ -111,7 +112,7 @@ impl Core {
         PoolStatus {
             manager_pid: self.setting.pid,
             uptime_ms: now.ms,
-            benefactors: self.registry.infos(now.ms),
+            benefactors: self.infos(now),
             space: self.space(),
             sessions: count(self.sessions.len()),
             versions: self.namespace.versions,
@@ -144,6 +145,16 @@ impl Core {
             broken: self.checks.broken(&self.members),
             kept_bases: self.kept_bases(),
         }
+    }
+
+    /// All benefactors, with all that is known of them.
+    fn infos(&self, now: Now) -> Vec<BenefactorInfo> {
+        let timing = &self.setting.timing;
+        let info = |(id, benefactor): (BenefactorId, &Benefactor)| {
+            let host = benefactor.member.map(|member| self.members.host(&member)).unwrap_or_default();
+            Some(BenefactorInfo { host, ..self.registry.info_in_full(id, now.ms, timing)? })
+        };
+        self.registry.iter().filter_map(info).collect()
     }
 
     /// What is kept for states that somebody may return to.

@@ -51,6 +51,7 @@ fn beat(pool: &mut Pool, at: u32, said: Said) -> Vec<Command> {
         put_sequence: pool.receipts,
         decoded,
         seen,
+        disk: None,
     };
     // Copies are shown wherever they are said to be.
     pool.beat_honestly(request, |check| check.from[0].encoding.code.is_copy()).unwrap()

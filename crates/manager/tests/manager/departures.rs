@@ -276,6 +276,7 @@ fn beat_failed(pool: &mut Pool, number: u32, chunk_number: u32, to: u32) {
         put_sequence: pool.receipts,
         decoded: Vec::new(),
         seen: Vec::new(),
+        disk: None,
     };
     pool.ask(request).unwrap();
 }

@@ -42,6 +42,7 @@ fn fail(pool: &mut Pool, benefactor: u32, chunks: &[u32]) {
         put_sequence: crate::harness::TOLD,
         decoded: Vec::new(),
         seen: Vec::new(),
+        disk: None,
     };
     pool.ask(failed).unwrap();
 }

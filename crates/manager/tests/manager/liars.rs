@@ -12,7 +12,7 @@ use stdchk_model::message::manager::{
     VersionInfo,
 };
 use stdchk_model::{
-    BenefactorId, BlockId, ErrorCode, Failure, Incarnation, Ino, Maker, MomentKey, Signed, User, cbor,
+    BenefactorId, BlockId, ErrorCode, Failure, Incarnation, Ino, MomentKey, Signed, User, cbor,
 };
 use stdchk_tests::lies::{Item, at, lies, places, vectors, write};
 
@@ -59,14 +59,14 @@ struct World {
 }
 
 fn benefactor() -> Asker {
-    Asker { member: Some(LIAR), user: None, maker: Maker::LOCAL }
+    Asker { member: Some(LIAR), ..Asker::default() }
 }
 
 fn client() -> Asker {
     Asker {
         member: Some(LIAR),
         user: Some(User { uid: 4242, gid: 4242, others: Vec::new() }),
-        maker: Maker::LOCAL,
+        ..Asker::default()
     }
 }
 
@@ -391,6 +391,7 @@ fn heartbeat(world: &World, added: Vec<StoredBlock>, removed: Vec<BlockId>) -> M
         put_sequence: 0,
         decoded: Vec::new(),
         seen: Vec::new(),
+        disk: None,
     }
 }
 

@@ -535,6 +535,7 @@ fn an_owner_that_changes_its_mind_all_the_time_holds_up_no_lifetime() {
             put_sequence: job.pool.receipts,
             decoded: Vec::new(),
             seen: Vec::new(),
+            disk: None,
         };
         // All that it has is to be gone through.
         job.pool.ask_in_memory(request).unwrap();

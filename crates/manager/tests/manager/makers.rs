@@ -46,6 +46,7 @@ fn beat(pool: &mut Pool, at: u32, Report { added, removed, decoded }: Report) ->
         put_sequence: pool.receipts,
         decoded,
         seen: Vec::new(),
+        disk: None,
     };
     // Nobody decodes encodings here but where a test says so.
     let sees = |check: &Check| {

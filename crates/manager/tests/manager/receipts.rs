@@ -54,6 +54,7 @@ fn beat_with_blocks(pool: &mut Pool, blocks: u64) -> Vec<Command> {
         put_sequence: pool.receipts,
         decoded: Vec::new(),
         seen: Vec::new(),
+        disk: None,
     };
     match pool.ask(beat).unwrap() {
         ManagerReply::Commands(commands) => commands,
@@ -143,6 +144,7 @@ fn what_a_benefactor_said_before_it_registered_anew_counts_no_longer() {
             put_sequence: pool.receipts,
             decoded: Vec::new(),
             seen: Vec::new(),
+            disk: None,
         },
         ManagerRequest::Orders { id, registration },
     ];
@@ -230,6 +232,7 @@ fn a_receipt_from_before_a_block_was_found_damaged_says_nothing() {
         put_sequence: pool.receipts,
         decoded: Vec::new(),
         seen: Vec::new(),
+        disk: None,
     };
     pool.ask(damaged).unwrap();
     assert_eq!(present(&mut pool, vec![kept.clone()]), Err(ErrorCode::Outdated));

@@ -2,9 +2,9 @@
 
 use crate::harness::Pool;
 use stdchk_manager::core::Asker;
-use stdchk_model::limits::BENEFACTORS_OF_MEMBER_MAX;
+use stdchk_model::limits::{BENEFACTORS_OF_MEMBER_MAX, CAUSE_BYTES_MAX};
 use stdchk_model::message::handshake::MemberId;
-use stdchk_model::message::manager::{BenefactorSecret, ManagerReply, ManagerRequest, Term};
+use stdchk_model::message::manager::{BenefactorSecret, BenefactorState, ManagerReply, ManagerRequest, Term};
 use stdchk_model::{BenefactorId, ErrorCode, Incarnation};
 
 const OTHER: BenefactorSecret = BenefactorSecret([0xbb; 32]);
@@ -142,4 +142,141 @@ fn numbers_do_not_end_with_the_number_of_benefactors_that_there_may_be() {
     for id in [u32::MAX, 300_000] {
         assert_eq!(register(&mut pool, id).unwrap_err().code, ErrorCode::Invalid);
     }
+}
+
+/// A process that registers as benefactor 0 of a pool.
+#[derive(Clone, Copy)]
+struct Process {
+    life: u64,
+    address: &'static str,
+    connection: u64,
+}
+
+impl Process {
+    fn register(self, pool: &mut Pool) -> Result<u64, ErrorCode> {
+        let secret = pool.secrets[&0].clone();
+        let mut registration = registration(pool, self.life);
+        self.address.clone_into(&mut registration.address);
+        let asker = Asker { connection: self.connection, ..Asker::default() };
+        match pool.ask_as(&asker, registration.proved(&secret)) {
+            Ok(ManagerReply::Registered { registration, .. }) => Ok(registration),
+            Ok(other) => panic!("{other:?}"),
+            Err(failure) => {
+                let names_both =
+                    failure.message.contains(self.address) && failure.message.contains("10.0.0.");
+                assert!(failure.code != ErrorCode::Exists || names_both, "{failure}");
+                Err(failure.code)
+            }
+        }
+    }
+
+    fn beat(pool: &mut Pool, registration: u64) {
+        let orders = ManagerRequest::Orders { id: BenefactorId(0), registration };
+        pool.ask(orders).unwrap();
+    }
+}
+
+const FIRST: Process = Process { life: 1, address: "10.0.0.1:7", connection: 1 };
+const COPY: Process = Process { life: 2, address: "10.0.0.2:7", connection: 2 };
+
+/// A pool of one benefactor, which is the process [`FIRST`]; the number of its registration.
+fn of_first() -> (Pool, u64) {
+    let mut pool = Pool::new();
+    pool.register(None);
+    pool.pass(5_000);
+    let registration = FIRST.register(&mut pool).unwrap();
+    (pool, registration)
+}
+
+fn twin_of(pool: &mut Pool) -> Option<(String, u64)> {
+    let twin = pool.status().benefactors[0].twin.clone();
+    twin.map(|twin| (twin.address, twin.for_ms))
+}
+
+#[test]
+fn of_two_copies_of_a_benefactor_the_second_is_refused_for_as_long_as_the_first_is_there() {
+    let (mut pool, registration) = of_first();
+    for second in 0..20 {
+        assert_eq!(COPY.register(&mut pool), Err(ErrorCode::Exists));
+        assert_eq!(twin_of(&mut pool).is_some(), second >= 5, "one that was started again gets in before");
+        pool.pass(1_000);
+        Process::beat(&mut pool, registration);
+    }
+    let info = pool.status().benefactors[0].clone();
+    assert_eq!((info.address.as_str(), info.state), (FIRST.address, BenefactorState::Online));
+    assert_eq!(twin_of(&mut pool), Some((COPY.address.to_owned(), 20_000)));
+    // A copy of the running machine has the same life, and is refused, too.
+    let alike = Process { life: FIRST.life, ..COPY };
+    assert_eq!(alike.register(&mut pool), Err(ErrorCode::Exists));
+    // The end of the connection isn't the end of its machine: the first one connects again, at once, in the same life or the next.
+    pool.core.connection_ended(FIRST.connection);
+    assert_eq!(COPY.register(&mut pool), Err(ErrorCode::Exists));
+    let again = Process { life: 3, address: "10.0.0.1:9", connection: 3 };
+    again.register(&mut pool).unwrap();
+    let next = Process { life: 4, address: "10.0.0.1:10", connection: 4 };
+    assert_eq!(next.register(&mut pool), Err(ErrorCode::Exists), "a copy on the same machine");
+    // Once the first one is silent, the other one may have its disk; then the first one is the second.
+    pool.pass(4_999);
+    assert_eq!(COPY.register(&mut pool), Err(ErrorCode::Exists));
+    pool.pass(1);
+    COPY.register(&mut pool).unwrap();
+    assert_eq!(twin_of(&mut pool), None);
+    assert_eq!(again.register(&mut pool), Err(ErrorCode::Exists));
+}
+
+#[test]
+fn a_benefactor_that_connects_anew_is_no_copy_of_itself_and_one_that_roams_gets_in_once_it_is_disconnected() {
+    let (mut pool, _) = of_first();
+    Process { connection: 5, ..FIRST }.register(&mut pool).unwrap();
+    // That of the connection before says nothing of the present one.
+    pool.core.connection_ended(FIRST.connection);
+    let roams = Process { address: "10.0.0.3:7", connection: 6, ..FIRST };
+    assert_eq!(roams.register(&mut pool), Err(ErrorCode::Exists));
+    pool.core.connection_ended(5);
+    roams.register(&mut pool).unwrap();
+    assert_eq!(twin_of(&mut pool), None);
+}
+
+#[test]
+fn a_manager_that_was_started_again_waits_for_the_one_that_it_knows_before_it_takes_a_copy() {
+    for first_returns in [true, false] {
+        let (mut pool, _) = of_first();
+        pool.restart();
+        assert_eq!(COPY.register(&mut pool), Err(ErrorCode::Exists));
+        if first_returns {
+            Process { life: 7, address: "10.0.0.1:11", connection: 7 }.register(&mut pool).unwrap();
+        }
+        pool.pass(4_999);
+        assert_eq!(COPY.register(&mut pool), Err(ErrorCode::Exists));
+        pool.pass(1);
+        assert!(COPY.register(&mut pool).is_ok());
+    }
+}
+
+#[test]
+fn what_a_disk_refused_is_told_with_the_pools_state_and_since_when() {
+    let mut pool = Pool::with_benefactors(1);
+    let told = |pool: &mut Pool| pool.status().benefactors[0].disk.clone();
+    assert_eq!(told(&mut pool), None);
+    let long = format!("can't write /x: Read-only file system{}", "\u{e4}".repeat(CAUSE_BYTES_MAX));
+    for _ in 0..2 {
+        pool.beat_refused(0, &long);
+        pool.pass(1_000);
+    }
+    let failure = told(&mut pool).unwrap();
+    assert!(failure.for_ms == 2_000 && failure.cause.starts_with("can't write /x: Read-only"), "{failure:?}");
+    assert!(failure.cause.len() <= CAUSE_BYTES_MAX);
+    // Its next life looks at the disk anew.
+    pool.register(Some(0));
+    assert_eq!(told(&mut pool), None);
+}
+
+#[test]
+fn a_host_that_was_shut_out_is_said_to_be() {
+    let mut pool = Pool::with_benefactors(2);
+    let member = MemberId([3; 16]);
+    pool.register_member(1, member);
+    pool.ask(ManagerRequest::Revoke { member }).unwrap();
+    let said: Vec<bool> = pool.status().benefactors.iter().map(|info| info.is_shut_out).collect();
+    assert_eq!(said, [false, true]);
 }

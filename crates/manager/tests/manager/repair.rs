@@ -73,6 +73,7 @@ fn report(pool: &mut Pool, at: u32, removed: &[BlockId], failed: FailedCopy) -> 
         put_sequence: crate::harness::TOLD,
         decoded: Vec::new(),
         seen: Vec::new(),
+        disk: None,
     };
     match pool.ask(report).unwrap() {
         ManagerReply::Commands(commands) => makes(commands),

@@ -108,10 +108,16 @@ fn hosts_may_do_what_they_joined_for_and_strangers_nothing() {
         as_benefactor.code == 2 && as_benefactor.stderr.contains("it is for a client"),
         "{as_benefactor:?}"
     );
+    // What was refused left no member and did not use the token up.
+    let members = || machines.ok(MANAGER, &["pool", "members", "--json"]).json().as_array().unwrap().len();
+    let before = members();
+    machines.ok(stranger, &["pool", "join", &manager, "--token", &token]);
+    assert_eq!(members(), before + 1);
+    fs::remove_dir_all(machines.path(stranger, "pool")).unwrap();
     let again = machines.run(stranger, &["pool", "join", &manager, "--token", &token]);
     assert!(again.code == 1 && again.stderr.contains("used before"), "{again:?}");
     let foreign = machines.run(stranger, &["pool", "join", &manager, "--token", &spare.token("client")]);
-    assert!(foreign.code == 5, "{foreign:?}");
+    assert!(foreign.code == 1 && foreign.stderr.contains("not one of the pool"), "{foreign:?}");
     // A host that never joined.
     let nobody = machines.run(stranger, &["ls", "--manager", &manager]);
     assert!(nobody.code == 5 && nobody.stderr.contains("join the pool"), "{nobody:?}");
@@ -124,6 +130,75 @@ fn hosts_may_do_what_they_joined_for_and_strangers_nothing() {
     });
     assert!(joined.contains(&0) && joined.contains(&2), "{joined:?}");
     assert_eq!(machines.ok(stranger, &["get", "app/x", "-o", "-"]).stdout, b"content");
+}
+
+#[test]
+fn a_copy_of_a_benefactors_machine_is_refused_and_named_until_the_first_is_gone() {
+    let machines = Machines::with_pool(2);
+    let (first, copy) = (2, 5);
+    machines.ok(first, &["down"]);
+    let (from, to) = (machines.path(first, "pool"), machines.path(copy, "pool"));
+    assert!(std::process::Command::new("cp").arg("-a").arg(&from).arg(&to).status().unwrap().success());
+    fs::remove_dir_all(to.join("run")).unwrap();
+    machines.ok(first, &["up"]);
+    let refused = machines.run(copy, &["up"]);
+    let names_both = refused.stderr.contains("10.77.0.2:") && refused.stderr.contains("10.77.0.5:");
+    assert!(
+        refused.code == 1 && refused.stderr.contains("another copy of the same folder") && names_both,
+        "{refused:?}"
+    );
+    let of_first = || {
+        let status = machines.ok(MANAGER, &["status", "--json"]).json();
+        let info = status["benefactors"][0].clone();
+        (status["health"].clone(), status["reasons"].to_string(), info)
+    };
+    let (health, reasons, info) = of_first();
+    assert!(
+        health == "degraded" && reasons.contains("b0 runs twice") && reasons.contains("10.77.0.5:"),
+        "{reasons}"
+    );
+    assert!(
+        info["address"].as_str().unwrap().starts_with("10.77.0.2:") && info["state"] == "online",
+        "{info}"
+    );
+    machines.ok(first, &["down"]);
+    wait_until("the other one is let in", || {
+        let (_, _, info) = of_first();
+        info["address"].as_str().unwrap().starts_with("10.77.0.5:") && info["state"] == "online"
+    });
+}
+
+#[test]
+fn a_host_of_which_the_manager_starts_later_waits_for_it_and_says_so() {
+    let machines = Machines::with_pool(2);
+    let (benefactor, client) = (2, 4);
+    let point = machines.path(client, "mnt");
+    machines.ok(client, &["up", "--mount", point.to_str().unwrap()]);
+    machines.ok(client, &["down"]);
+    machines.kill(MANAGER);
+    machines.ok(benefactor, &["down"]);
+    std::thread::scope(|threads| {
+        let both = [benefactor, client].map(|machine| {
+            threads.spawn({
+                let machines = &machines;
+                move || machines.run(machine, &["up"])
+            })
+        });
+        let log = machines.path(client, "pool/log/mount.log");
+        wait_until("the mount waits", || {
+            fs::read_to_string(&log).is_ok_and(|log| log.contains("the mount waits for the manager"))
+        });
+        let status = machines.run(client, &["status"]);
+        assert!(status.code == 5 && status.text().contains("waiting"), "{status:?}");
+        assert!(!status.text().contains("the mount does not answer"), "{status:?}");
+        machines.ok(MANAGER, &["up"]);
+        for up in both {
+            let up = up.join().unwrap();
+            let says = format!("waits for the manager at {}", machines.address(MANAGER));
+            assert!(up.code == 0 && up.stderr.contains(&says), "{up:?}");
+        }
+    });
+    fs::create_dir(machines.inside(client, "mnt/app")).unwrap();
 }
 
 #[test]
@@ -166,6 +241,19 @@ fn a_host_that_is_shut_out_gets_nothing_from_anybody_and_stays_out() {
         status["benefactors"][number]["state"].as_str().unwrap().to_owned()
     };
     assert_eq!(state(1), "lost", "what it has counts no more");
+    // Both its owner and whoever runs the pool are told so, its owner at once.
+    let told = machines.ok(MANAGER, &["status"]);
+    assert!(
+        told.text().contains("b1 (machine3, 10.77.0.3:") && told.text().contains("is shut out"),
+        "{told:?}"
+    );
+    machines.ok(3, &["down"]);
+    let refused = machines.run(3, &["up"]);
+    assert!(
+        refused.code == 1 && refused.stderr.contains("is shut out") && refused.stderr.contains("revoked"),
+        "{refused:?}"
+    );
+    assert_eq!(machines.processes(3).len(), 0, "nothing was started");
     // Benefactors know it also when the manager is away, and after a restart.
     let revoked = machines.path(2, "pool/keys/revoked");
     wait_until("the others have heard", || {

@@ -303,6 +303,7 @@ fn manager_requests() -> Vec<Vec<u8>> {
             put_sequence: 1,
             decoded: Vec::new(),
             seen: Vec::new(),
+            disk: None,
         },
     ]);
     requests.iter().map(cbor::encode).collect()

@@ -115,7 +115,8 @@ impl World {
     fn it_asks(&mut self, request: ManagerRequest) -> Result<ManagerReply, Failure> {
         let told = format!("{request:?}");
         let told = told.split_once(' ').map_or(&told[..], |(name, _)| name);
-        let asker = Asker { member: Some(MEMBER), user: Some(User::new(USER, USER)), maker: OF_ILL_WILL };
+        let user = Some(User::new(USER, USER));
+        let asker = Asker { member: Some(MEMBER), user, maker: OF_ILL_WILL, ..Asker::default() };
         let answer = self.core.handle_for(asker, request, self.now);
         self.commit_store();
         let code = answer.as_ref().err().map(|failure| failure.code);

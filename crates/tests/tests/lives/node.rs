@@ -731,6 +731,7 @@ impl Node {
             copies_failed: std::mem::take(&mut self.copies_failed),
             decoded: std::mem::take(&mut self.decoded),
             seen: std::mem::take(&mut self.seen),
+            disk: None,
             put_sequence,
         }
     }

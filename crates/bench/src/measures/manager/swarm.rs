@@ -276,6 +276,7 @@ impl Swarm {
                 put_sequence: sequence,
                 decoded: Vec::new(),
                 seen: Vec::new(),
+                disk: None,
             };
             let began = Instant::now();
             let reply = ask(connection, &request).await?;

@@ -643,6 +643,7 @@ impl Pool {
             put_sequence: self.receipts,
             decoded: Vec::new(),
             seen: Vec::new(),
+            disk: None,
         };
         self.ask(request).unwrap();
     }
@@ -691,6 +692,25 @@ impl Pool {
         self.beat_loaded(number, Incarnation(u64::from(number) + 1), load, &[], &[]).unwrap()
     }
 
+    /// A heartbeat of a benefactor whose disk has refused something.
+    pub fn beat_refused(&mut self, number: u32, cause: &str) {
+        let request = ManagerRequest::Heartbeat {
+            id: BenefactorId(number),
+            registration: self.first_registration(number),
+            load: BenefactorLoad { disk_failed: true, ..empty_load() },
+            durable_sequence: self.told,
+            added: Vec::new(),
+            removed: Vec::new(),
+            damaged: 0,
+            copies_failed: Vec::new(),
+            put_sequence: self.receipts,
+            decoded: Vec::new(),
+            seen: Vec::new(),
+            disk: Some(cause.to_owned()),
+        };
+        self.ask(request).unwrap();
+    }
+
     fn beat_loaded(
         &mut self,
         number: u32,
@@ -711,6 +731,7 @@ impl Pool {
             put_sequence: self.receipts,
             decoded: Vec::new(),
             seen: Vec::new(),
+            disk: None,
         };
         self.beaten.insert(number, (incarnation, load));
         let mut commands = self.unheard.remove(&number).unwrap_or_default();

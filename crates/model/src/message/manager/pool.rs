@@ -177,6 +177,44 @@ pub struct BenefactorInfo {
     /// Where it keeps blocks.
     #[n(7)]
     pub tier: Tier,
+    /// What its host calls itself, as it said when it joined; empty: it is one of the manager's machine. This and what follows is told
+    /// with the pool's status alone.
+    #[n(8)]
+    pub host: String,
+    /// Its host was shut out: nothing counts of what it has.
+    #[n(9)]
+    pub is_shut_out: bool,
+    /// What its disk refused, if it did.
+    #[n(10)]
+    pub disk: Option<DiskFailure>,
+    /// A second process that has its number and is refused, if there is one.
+    #[n(11)]
+    pub twin: Option<Twin>,
+}
+
+/// What the disk of a benefactor refused, after which nothing more is stored there.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct DiskFailure {
+    /// For how long the manager has known it, milliseconds.
+    #[n(0)]
+    pub for_ms: u64,
+    /// What the system said, for people: at most [`crate::limits::CAUSE_BYTES_MAX`] bytes.
+    #[n(1)]
+    pub cause: String,
+}
+
+/// A process that shows the number and the secret of a benefactor, while another process serves as that: its folder is a copy.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct Twin {
+    /// Where it serves, `host:port`.
+    #[n(0)]
+    pub address: String,
+    /// Its process id, for pools on one machine.
+    #[n(1)]
+    pub pid: u32,
+    /// For how long it has been refused, milliseconds.
+    #[n(2)]
+    pub for_ms: u64,
 }
 
 /// A moment in the history of the manager's store. A benefactor remembers the last that it was told: a manager whose store

@@ -608,6 +608,10 @@ pub enum ManagerRequest {
         /// Answers to orders to see blocks of others before its own may go.
         #[n(10)]
         seen: Vec<Seen>,
+        /// What its disk refused, after which it stores nothing more, for people; `None`: the disk is sound. At most
+        /// [`CAUSE_BYTES_MAX`](crate::limits::CAUSE_BYTES_MAX) bytes.
+        #[n(11)]
+        disk: Option<String>,
     },
     /// A benefactor is ready to make copies. Answered by `Commands` with copies to make as soon as there are some, and by
     /// none after ten seconds.
