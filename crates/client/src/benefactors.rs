@@ -41,6 +41,8 @@ const VERIFY_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long a benefactor is avoided that this client has doubts about; then it is asked whether it is there, again and again,
 /// and avoided until it answers.
 const DOUBT: Duration = Duration::from_secs(5);
+/// Pause before it is asked once more: it may be back at any moment.
+const DOUBTED_LOOK: Duration = Duration::from_millis(500);
 /// The manager isn't asked for all benefactors more often.
 const RELEARN_EVERY: Duration = Duration::from_secs(1);
 /// How long a benefactor that answered is taken to be there: a question a second costs nothing.
@@ -372,7 +374,14 @@ impl Benefactors {
         limit: Duration,
         progress: Arc<Progress>,
     ) -> Result<(BenefactorReply, Buffer), CallError> {
-        self.connection(id).await?.call_watched(request, payload, limit, progress).await
+        let connection = self.connection(id).await?;
+        match connection.call_watched(request, payload.clone(), limit, progress).await {
+            // Every request to a benefactor can be repeated.
+            Err(CallError::Closed { .. }) if connection.is_superseded() => {
+                self.connection(id).await?.call(request, payload, limit).await
+            }
+            answer => answer,
+        }
     }
 
     /// Takes note of whether a benefactor answered; true: it didn't.
@@ -629,7 +638,7 @@ impl Benefactors {
                 Ok(connection) => {
                     // What comes from now on is counted from now on.
                     self.pace(id);
-                    let answer = connection.fetch(&BenefactorRequest::Get { block }, GET_TIMEOUT).await;
+                    let answer = self.fetch(id, &connection, block).await;
                     self.pace(id);
                     answer
                 }
@@ -653,6 +662,21 @@ impl Benefactors {
         }
     }
 
+    async fn fetch(
+        &self,
+        id: BenefactorId,
+        connection: &Connection,
+        block: BlockId,
+    ) -> Result<(BenefactorReply, Buffer), CallError> {
+        let request = BenefactorRequest::Get { block };
+        match connection.fetch(&request, GET_TIMEOUT).await {
+            Err(CallError::Closed { .. }) if connection.is_superseded() => {
+                self.connection(id).await?.fetch(&request, GET_TIMEOUT).await
+            }
+            answer => answer,
+        }
+    }
+
     /// Lets a benefactor compare `blocks` with their names.
     pub(crate) async fn verify(
         self: &Arc<Self>,
@@ -670,8 +694,10 @@ impl Benefactors {
 
 /// Asks a benefactor whether it is there until it says so, or has another address and with that a fresh start.
 async fn ask_again(benefactors: Weak<Benefactors>, id: BenefactorId, doubted: Arc<Shared>) {
+    let mut pause = DOUBT;
     loop {
-        tokio::time::sleep(DOUBT).await;
+        tokio::time::sleep(pause).await;
+        pause = DOUBTED_LOOK;
         let Some(benefactors) = benefactors.upgrade() else { return };
         let answer = benefactors.call(id, &BenefactorRequest::Status, Bytes::new(), GET_TIMEOUT).await;
         let mut links = benefactors.links.lock();
