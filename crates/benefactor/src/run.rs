@@ -372,6 +372,7 @@ fn start_background(
     let mut background = JoinSet::new();
     let store = Arc::clone(benefactor.store());
     elsewhere(move || store.learn_near());
+    background.spawn(Arc::clone(link.copies.reach()).keep_trying());
     background.spawn(link.keep(directory));
     background.spawn(care::scrub(Arc::clone(benefactor), config.scrub_bytes_per_second));
     background.spawn(care::compact(Arc::clone(benefactor)));

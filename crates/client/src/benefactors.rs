@@ -80,6 +80,8 @@ struct Link {
     answered_at: Option<Instant>,
     /// Until when writers choose all others first, and why.
     passed_over_until: Option<(Instant, PassedOver)>,
+    /// Others can't get copies from it.
+    is_cut_off: bool,
     sending: Sending,
     receiving: Receiving,
 }
@@ -182,13 +184,16 @@ impl Benefactors {
                         doubt: None,
                         answered_at: None,
                         passed_over_until: None,
+                        is_cut_off: false,
                         sending: Sending::default(),
                         receiving: Receiving::default(),
                     };
                     links.insert(info.id, link);
                 }
             }
-            if let Some(link) = links.get_mut(&info.id).filter(|_| !info.load.state.accepts()) {
+            let Some(link) = links.get_mut(&info.id) else { continue };
+            link.is_cut_off = info.is_cut_off;
+            if !info.load.state.accepts() {
                 link.pass_over(PassedOver::Busy);
             }
         }
@@ -216,6 +221,11 @@ impl Benefactors {
     /// Why it is one of these, if it is.
     pub(crate) fn why_passed_over(&self, id: BenefactorId) -> Option<PassedOver> {
         self.links.lock().get(&id).and_then(Link::passed_over)
+    }
+
+    /// Whether others can't get copies of what is stored there, by what the manager told last.
+    pub(crate) fn is_cut_off(&self, id: BenefactorId) -> bool {
+        self.links.lock().get(&id).is_some_and(|link| link.is_cut_off)
     }
 
     /// Has writers choose all others first for a while.

@@ -16,6 +16,7 @@ use stdchk_model::{
 use stdchk_placement::{HostState, Wish, in_turn};
 
 use super::Timing;
+use super::cuts::Cuts;
 use super::placing::Racks;
 use crate::record::{BenefactorRecord, LAYOUT, benefactor_key, decode};
 use crate::store::{Batch, StoreError, Table};
@@ -152,6 +153,8 @@ pub struct Registry {
     pending: usize,
     /// Since when inventories of a member's benefactors are or were awaited last, milliseconds of the manager's life.
     awaited_since: HashMap<MemberId, u64>,
+    /// Which of them can't send to which others.
+    pub cuts: Cuts,
 }
 
 impl Registry {
@@ -174,6 +177,7 @@ impl Registry {
             in_memory: Arc::default(),
             pending: 0,
             awaited_since: HashMap::new(),
+            cuts: Cuts::default(),
         }
     }
 
@@ -395,6 +399,7 @@ impl Registry {
         self.note_labels(id);
         self.leaving.remove(&id);
         self.going.remove(&id);
+        self.cuts.forget(id);
         self.pending -= usize::from(gone.is_pending);
         for hosts in [&mut self.hosts, &mut self.in_memory] {
             Arc::make_mut(hosts).retain(|host| host.id != id);
@@ -426,6 +431,8 @@ impl Registry {
             benefactor.registration = Some(self.registrations);
             benefactor.beats_ms = HEARTBEAT_MS;
         }
+        self.cuts.forget(id);
+        self.note(id);
         self.registrations
     }
 
@@ -657,7 +664,7 @@ impl Registry {
     }
 
     /// Counts a benefactor as it is now.
-    fn note(&mut self, id: BenefactorId) {
+    pub(super) fn note(&mut self, id: BenefactorId) {
         let Some(benefactor) = self.known.get_mut(&id) else { return };
         let host = HostState {
             id,
@@ -667,7 +674,8 @@ impl Registry {
                 false => benefactor.load.free_bytes,
             },
             requests: benefactor.load.requests,
-            accepts: benefactor.load.state.accepts(),
+            // Others could have no copies of what is stored there.
+            accepts: benefactor.load.state.accepts() && !self.cuts.is_off(id),
         };
         let (own, others) = match benefactor.tier {
             Tier::Disk => (&mut self.hosts, &mut self.in_memory),
@@ -719,7 +727,7 @@ impl Registry {
 
     pub fn info(&self, id: BenefactorId, now_ms: u64) -> Option<BenefactorInfo> {
         let benefactor = self.get(id)?;
-        Some(BenefactorInfo {
+        let mut info = BenefactorInfo {
             id,
             address: benefactor.address.clone(),
             state: benefactor.state,
@@ -728,7 +736,12 @@ impl Registry {
             silent_ms: now_ms.saturating_sub(benefactor.heard_ms),
             labels: benefactor.labels.clone(),
             tier: benefactor.tier,
-        })
+            unreached: Vec::new(),
+            unreached_ms: 0,
+            is_cut_off: false,
+        };
+        self.tell_unreached(&mut info, now_ms);
+        Some(info)
     }
 
     pub fn infos(&self, now_ms: u64) -> Vec<BenefactorInfo> {

@@ -177,6 +177,15 @@ pub struct BenefactorInfo {
     /// Where it keeps blocks.
     #[n(7)]
     pub tier: Tier,
+    /// Other benefactors that are on-line and that it can't send to, by its own word.
+    #[n(8)]
+    pub unreached: Vec<BenefactorId>,
+    /// For how long it has not reached the first one of them, milliseconds; 0: there are none.
+    #[n(9)]
+    pub unreached_ms: u64,
+    /// It can't send to as many others as have to get copies of what is stored there: a writer that stores something there alone has to store all copies.
+    #[n(10)]
+    pub is_cut_off: bool,
 }
 
 /// A moment in the history of the manager's store. A benefactor remembers the last that it was told: a manager whose store
