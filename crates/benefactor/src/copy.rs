@@ -29,6 +29,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, timeout};
 
 use crate::pace::Cost;
+use crate::reach::Reach;
 use crate::remake::Remaker;
 use crate::service::{Benefactor, Counted};
 
@@ -50,6 +51,10 @@ const LOOK: Duration = Duration::from_millis(5);
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time after which others don't wait any more for who waits for an answer: the largest block takes less on a network of 100 Mbit/s.
 pub(crate) const STALL: Duration = Duration::from_secs(2);
+/// Time after which it is tried whether a destination is reached, for which a batch is still under way.
+const DOUBT_AFTER: Duration = Duration::from_secs(1);
+/// Time between two looks at whether a lane comes on.
+const LANE_LOOK: Duration = Duration::from_millis(500);
 /// Time after which that is so also where something moves.
 const TRICKLE: Duration = Duration::from_secs(10);
 
@@ -88,6 +93,7 @@ pub(crate) struct Copies {
     remaker: Arc<Remaker>,
     lanes: Arc<Mutex<HashMap<String, mpsc::Sender<Work>>>>,
     failed: Failures,
+    reach: Arc<Reach>,
 }
 
 /// Carries copies out.
@@ -115,9 +121,11 @@ impl Copies {
     /// Nothing is ordered yet.
     pub(crate) fn new(copier: Copier) -> Self {
         let identity = copier.identity();
-        let remaker = Remaker::new(Arc::clone(&copier.benefactor), identity, Arc::clone(&copier.buffers));
+        let reach = Arc::new(Reach::new(identity.clone(), Arc::clone(&copier.buffers)));
+        let (benefactor, buffers) = (Arc::clone(&copier.benefactor), Arc::clone(&copier.buffers));
+        let remaker = Remaker::new(benefactor, identity, buffers, Arc::clone(&reach));
         let (copier, remaker) = (Arc::new(copier), Arc::new(remaker));
-        Self { copier, remaker, lanes: Arc::default(), failed: Arc::default() }
+        Self { copier, remaker, lanes: Arc::default(), failed: Arc::default(), reach }
     }
 
     /// Orders blocks of a chunk.
@@ -185,7 +193,8 @@ impl Copies {
                 lanes.retain(|_, lane| !lane.is_closed());
                 lanes.insert(address.clone(), lane);
                 let (copier, failed) = (Arc::clone(&self.copier), Arc::clone(&self.failed));
-                let lane = Lane { copier, address, connection: None, failed, stalled: Arc::default() };
+                let (stalled, reach) = (Arc::default(), Arc::clone(&self.reach));
+                let lane = Lane { copier, address, connection: None, failed, stalled, reach };
                 tokio::spawn(lane.work(queue));
             }
         }
@@ -196,6 +205,11 @@ impl Copies {
         let mut failed = self.failed.lock();
         let count = failed.len().min(LIST_ENTRIES_MAX);
         failed.drain(..count).collect()
+    }
+
+    /// The ways to other benefactors.
+    pub(crate) fn reach(&self) -> &Arc<Reach> {
+        &self.reach
     }
 
     /// What fragments that were gathered make.
@@ -217,23 +231,47 @@ struct Lane {
     failed: Failures,
     /// Puts that have waited for their answer for [`STALL`] without anything that moved, or for [`TRICKLE`].
     stalled: Arc<AtomicU32>,
+    reach: Arc<Reach>,
 }
+
+/// What of a batch is not at its destination yet, and was not handed back.
+type UnderWay = Arc<Mutex<Vec<FailedCopy>>>;
 
 impl Lane {
     /// Carries orders out until there was none for a while.
     async fn work(mut self, mut queue: mpsc::Receiver<Work>) {
         let (stalled, failed) = (Arc::clone(&self.stalled), Arc::clone(&self.failed));
-        let copier = Arc::clone(&self.copier);
+        let (copier, reach) = (Arc::clone(&self.copier), Arc::clone(&self.reach));
+        let address = self.address.clone();
         loop {
             let mut orders = Vec::new();
             match timeout(LANE_IDLE, queue.recv_many(&mut orders, BATCH)).await {
                 Ok(0) => return,
                 Ok(_) => {
-                    let mut batch = pin!(self.batch(orders));
-                    while timeout(STALL, &mut batch).await.is_err() {
-                        if stalled.load(Ordering::Relaxed) > 0 {
-                            // Others may take what waits behind a destination that doesn't answer.
-                            failed.lock().extend(drained(&mut queue).map(|work| work.failed()));
+                    let Some(to) = orders.first().map(|work| work.to) else { continue };
+                    let under_way = UnderWay::new(Mutex::new(orders.iter().map(Work::failed).collect()));
+                    let (mut batch, began) =
+                        (pin!(self.batch(orders, Arc::clone(&under_way))), Instant::now());
+                    let mut is_doubted = false;
+                    while timeout(LANE_LOOK, &mut batch).await.is_err() {
+                        let (mut back, lasts) = (Vec::new(), began.elapsed());
+                        if lasts >= DOUBT_AFTER && !std::mem::replace(&mut is_doubted, true) {
+                            reach.doubt(to, &address);
+                        }
+                        let is_stalled = stalled.load(Ordering::Relaxed) > 0;
+                        if is_stalled && lasts >= TRICKLE {
+                            reach.slow(to, &address);
+                        }
+                        // Others may take what waits behind a destination that doesn't answer.
+                        if is_stalled {
+                            back.extend(drained(&mut queue).map(|work| work.failed()));
+                        }
+                        // What is under way as well, once it is known that it doesn't get there in time.
+                        if reach.is_cut(to, &address) || is_stalled && lasts >= TRICKLE {
+                            back.append(&mut under_way.lock());
+                        }
+                        if !back.is_empty() {
+                            failed.lock().extend(back);
                             copier.benefactor.has_news();
                         }
                     }
@@ -245,11 +283,15 @@ impl Lane {
     }
 
     /// Puts blocks at the destination and makes them durable there.
-    async fn batch(&mut self, orders: Vec<Work>) {
+    async fn batch(&mut self, orders: Vec<Work>, under_way: UnderWay) {
+        let to: Vec<BenefactorId> = orders.iter().map(|work| work.to).collect();
         let open = match self.connected().await {
             Ok(open) => open,
             Err(error) => {
                 tracing::warn!(address = self.address, %error, "blocks can't be copied");
+                if error.is_transport() {
+                    to.iter().for_each(|to| self.reach.unreached(*to, &self.address));
+                }
                 self.failed.lock().extend(orders.iter().map(Work::failed));
                 self.copier.benefactor.has_news();
                 return;
@@ -263,8 +305,16 @@ impl Lane {
             if self.connection.is_none() {
                 copy.abort();
             }
-            match copy.await {
-                Ok(Ok(())) => sent.push((block, lost)),
+            let copied = copy.await;
+            under_way.lock().retain(|other| *other != lost);
+            match copied {
+                Ok(Ok(took)) => {
+                    // One that was slow has to be quick.
+                    if let Some(to) = lost.to.filter(|_| took < STALL) {
+                        self.reach.reached(to);
+                    }
+                    sent.push((block, lost));
+                }
                 Ok(Err((failed, error))) => {
                     tracing::warn!(?block, address = self.address, %error, "a block can't be copied");
                     self.failed.lock().push(failed);
@@ -319,7 +369,7 @@ impl Lane {
         connection: &Arc<Connection>,
         places: &Arc<Semaphore>,
         work: Work,
-    ) -> tokio::task::JoinHandle<Result<(), (FailedCopy, CallError)>> {
+    ) -> tokio::task::JoinHandle<Result<Duration, (FailedCopy, CallError)>> {
         let (copier, stalled) = (Arc::clone(&self.copier), Arc::clone(&self.stalled));
         let (connection, places) = (Arc::clone(connection), Arc::clone(places));
         tokio::spawn(async move {
@@ -335,13 +385,13 @@ fn drained(queue: &mut mpsc::Receiver<Work>) -> impl Iterator<Item = Work> {
 }
 
 impl Copier {
-    /// Puts a block at its destination. An error says also what to report.
+    /// Puts a block at its destination; how long that took from when it was sent. An error says also what to report.
     async fn copy(
         &self,
         connection: &Connection,
         work: Work,
         stalled: &AtomicU32,
-    ) -> Result<(), (FailedCopy, CallError)> {
+    ) -> Result<Duration, (FailedCopy, CallError)> {
         let (lost, block, permits) = (work.failed(), work.block, vec![work.permit]);
         let unmade = FailedCopy { to: None, ..lost };
         let turn = self.turns.acquire().await.map_err(|_| (lost, stopped()))?;
@@ -357,6 +407,7 @@ impl Copier {
         self.benefactor.caps().pay(Cost { disk: 0, network: bytes.len() as u64 }).await;
         let request = BenefactorRequest::Put { block, encoding, durable: false, insists: false };
         let request = Asked { request, with: Some(permits) };
+        let began = Instant::now();
         let put = connection.call(&request, bytes, ANSWER_TIMEOUT);
         let (answer, turn) = answered(put, turn, stalled, || connection.moved()).await;
         match answer {
@@ -372,7 +423,7 @@ impl Copier {
             Err(error) => return Err((lost, error)),
         }
         drop(turn);
-        Ok(())
+        Ok(began.elapsed())
     }
 
     async fn give_way(&self) {

@@ -18,6 +18,7 @@ pub mod memory;
 pub mod pace;
 mod permits;
 pub mod priority;
+mod reach;
 mod remake;
 mod run;
 pub mod service;

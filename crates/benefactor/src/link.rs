@@ -183,6 +183,7 @@ impl Link {
         tokio::select! {
             ended = self.beat_for_ever(connection, own) => ended,
             ended = self.take_orders(connection, own) => ended,
+            ended = self.tell_unreached(connection, own) => ended,
             ended = self.follow(connection, own) => ended,
         }
     }
@@ -242,6 +243,31 @@ impl Link {
                     self.obey(own, commands);
                 }
                 _ => return Err(unexpected("orders")),
+            }
+        }
+    }
+
+    /// Tells which others this benefactor can't send to, for ever, and tries those that the manager names.
+    async fn tell_unreached(&self, connection: &Heard, own: Registered) -> Result<(), CallError> {
+        let Registered { id, registration, .. } = own;
+        let reach = self.copies.reach();
+        let mut news = reach.news();
+        // A registration says that there are none.
+        let mut is_any = false;
+        loop {
+            news.borrow_and_update();
+            let (unreached, reaches_none) = reach.said();
+            if is_any || !unreached.is_empty() {
+                is_any = !unreached.is_empty();
+                let request = ManagerRequest::Unreached { id, registration, unreached, reaches_none };
+                let ManagerReply::Benefactors(others) = ask(connection, &request).await? else {
+                    return Err(unexpected("others to try"));
+                };
+                reach.try_others(others.into_iter().map(|other| (other.id, other.address)));
+            }
+            tokio::time::sleep(BEAT_PAUSE).await;
+            if news.changed().await.is_err() {
+                return std::future::pending().await;
             }
         }
     }

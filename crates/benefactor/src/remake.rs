@@ -31,6 +31,7 @@ use tokio::time::timeout;
 
 use crate::copy::{ANSWER_TIMEOUT, Made, STALL, Work, answered};
 use crate::pace::Cost;
+use crate::reach::Reach;
 use crate::service::{Benefactor, blocking};
 
 /// Chunks that are made anew at one time. Each takes 2 + (m + k) / m times its length: the fragments that were gathered, the encoded
@@ -46,6 +47,7 @@ pub(crate) struct Remaker {
     benefactor: Arc<Benefactor>,
     identity: Identity,
     buffers: Arc<BufferPool>,
+    reach: Arc<Reach>,
     turns: Arc<Semaphore>,
     places: Arc<Semaphore>,
     room: Arc<Semaphore>,
@@ -78,13 +80,19 @@ struct Peer {
 type Fetched = (SourceBlock, Result<(Encoding, Bytes), CallError>);
 
 impl Remaker {
-    pub(crate) fn new(benefactor: Arc<Benefactor>, identity: Identity, buffers: Arc<BufferPool>) -> Self {
+    pub(crate) fn new(
+        benefactor: Arc<Benefactor>,
+        identity: Identity,
+        buffers: Arc<BufferPool>,
+        reach: Arc<Reach>,
+    ) -> Self {
         let limit = |count| Arc::new(Semaphore::new(count));
         let (turns, places, room) = (limit(AT_ONCE), limit(WAITING_MAX), limit(MADE_BYTES_MAX));
         Self {
             benefactor,
             identity,
             buffers,
+            reach,
             turns,
             places,
             room,
@@ -391,7 +399,7 @@ impl Remaker {
     /// Asks another benefactor about a block, unless it has left somebody waiting.
     async fn ask(
         &self,
-        SourceBlock { address, permit, .. }: &SourceBlock,
+        SourceBlock { address, permit, at, .. }: &SourceBlock,
         request: BenefactorRequest,
     ) -> Result<(BenefactorReply, Buffer), CallError> {
         let request = Asked { request, with: Some(vec![*permit]) };
@@ -407,10 +415,11 @@ impl Remaker {
             open.call(&request, Bytes::new(), ANSWER_TIMEOUT).await
         };
         let (answer, _) = answered(call, (), &stalled, || 0).await;
-        if answer.as_ref().is_err_and(CallError::is_transport)
-            && let Some(peer) = self.peers.lock().get_mut(address)
-        {
-            peer.connection = None;
+        if answer.as_ref().is_err_and(CallError::is_transport) {
+            if let Some(peer) = self.peers.lock().get_mut(address) {
+                peer.connection = None;
+            }
+            self.reach.doubt(*at, address);
         }
         answer
     }

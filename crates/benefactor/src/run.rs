@@ -319,8 +319,13 @@ async fn listen(address: &str) -> Result<(Listener, String), Error> {
     };
     let listener = listener.map_err(refused)?;
     let addresses = listener.addresses().map_err(refused)?;
-    let Some(address) = addresses.into_iter().next() else { unreachable!("it listens at one address") };
-    Ok((listener, address))
+    let [first, others @ ..] = addresses.as_slice() else { unreachable!("it listens at one address") };
+    // A name of several addresses: others may reach any of them.
+    let told = match (others, address.rsplit_once(':'), first.rsplit_once(':')) {
+        ([_, ..], Some((name, _)), Some((_, port))) => format!("{name}:{port}"),
+        _ => first.clone(),
+    };
+    Ok((listener, told))
 }
 
 async fn own_pool(
@@ -367,6 +372,7 @@ fn start_background(
     let mut background = JoinSet::new();
     let store = Arc::clone(benefactor.store());
     elsewhere(move || store.learn_near());
+    background.spawn(Arc::clone(link.copies.reach()).keep_trying());
     background.spawn(link.keep(directory));
     background.spawn(care::scrub(Arc::clone(benefactor), config.scrub_bytes_per_second));
     background.spawn(care::compact(Arc::clone(benefactor)));

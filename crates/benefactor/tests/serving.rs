@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use stdchk_model::message::benefactor::{
-    BenefactorReply, BenefactorRequest, BlockState, Command, Decoded, FailedCopy,
+    BenefactorReply, BenefactorRequest, BlockState, Command, Decoded, FailedCopy, Unreached,
 };
 use stdchk_model::message::manager::ManagerRequest;
 use stdchk_model::{BenefactorId, BlockId, ChunkId, ChunkRef, Code, Encoding, EncodingId, ErrorCode, Maker};
@@ -540,4 +540,47 @@ async fn the_donation_is_kept() {
     assert!(refused.to_string().contains("of 1.00 MiB are taken"), "{refused}");
     assert!(put(&running.connection, &bytes(0, 100_000)).await.unwrap(), "what is there needs no room");
     running.stop().await;
+}
+
+fn unreached(told: &Told, by: u32) -> Option<Vec<Unreached>> {
+    told.requests.iter().rev().find_map(|request| match request {
+        ManagerRequest::Unreached { id, unreached, .. } if *id == BenefactorId(by) => Some(unreached.clone()),
+        _ => None,
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whom_a_benefactor_does_not_reach_it_says_until_it_does() {
+    let (places, manager) =
+        ([tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()], Manager::start().await);
+    let one = Running::start(config(places[0].path(), &manager.address())).await;
+    manager.wait("its inventory", |told| told.inventories() == 1).await;
+    let content = bytes(90, 50_000);
+    let chunk = ChunkId::of(&content);
+    put(&one.connection, &content).await.unwrap();
+    let to = config(places[1].path(), &manager.address()).listen;
+    let order = || make(chunk, EncodingId::PLAIN, &[(0, one.address())], &[(None, 2, to.clone())]);
+    manager.order(1, order());
+    manager
+        .wait("the failure", |told| failed(told) == [FailedCopy { chunk, to: Some(BenefactorId(2)) }])
+        .await;
+    manager.wait("its word", |told| unreached(told, 1).is_some()).await;
+    let said = unreached(&manager.told.lock(), 1).unwrap();
+    assert_eq!(said.len(), 1);
+    assert_eq!((said[0].to, &said[0].address, said[0].is_slow), (BenefactorId(2), &to, false));
+    // It has to say so to each manager.
+    manager.told.lock().stale = true;
+    let words = |told: &Told| {
+        told.requests.iter().filter(|request| matches!(request, ManagerRequest::Unreached { .. })).count()
+    };
+    manager
+        .wait("its word to a manager that forgot", |told| told.inventories() == 2 && words(told) >= 2)
+        .await;
+    let two = Running::start(config(places[1].path(), &manager.address())).await;
+    manager.wait("that it is reached", |told| unreached(told, 1) == Some(Vec::new())).await;
+    manager.order(1, order());
+    // The manager gave a number at each of three registrations.
+    manager.wait("the copy", |told| reported_by(told, 3, BlockId::plain(chunk))).await;
+    one.stop().await;
+    two.stop().await;
 }

@@ -41,6 +41,8 @@ const VERIFY_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long a benefactor is avoided that this client has doubts about; then it is asked whether it is there, again and again,
 /// and avoided until it answers.
 const DOUBT: Duration = Duration::from_secs(5);
+/// Pause before it is asked once more: it may be back at any moment.
+const DOUBTED_LOOK: Duration = Duration::from_millis(500);
 /// The manager isn't asked for all benefactors more often.
 const RELEARN_EVERY: Duration = Duration::from_secs(1);
 /// How long a benefactor that answered is taken to be there: a question a second costs nothing.
@@ -82,6 +84,8 @@ struct Link {
     answered_at: Option<Instant>,
     /// Until when writers choose all others first, and why.
     passed_over_until: Option<(Instant, PassedOver)>,
+    /// Others can't get copies from it.
+    is_cut_off: bool,
     sending: Sending,
     receiving: Receiving,
 }
@@ -185,13 +189,16 @@ impl Benefactors {
                         doubt: None,
                         answered_at: None,
                         passed_over_until: None,
+                        is_cut_off: false,
                         sending: Sending::default(),
                         receiving: Receiving::default(),
                     };
                     links.insert(info.id, link);
                 }
             }
-            if let Some(link) = links.get_mut(&info.id).filter(|_| !info.load.state.accepts()) {
+            let Some(link) = links.get_mut(&info.id) else { continue };
+            link.is_cut_off = info.is_cut_off;
+            if !info.load.state.accepts() {
                 link.pass_over(PassedOver::Busy);
             }
         }
@@ -219,6 +226,11 @@ impl Benefactors {
     /// Why it is one of these, if it is.
     pub(crate) fn why_passed_over(&self, id: BenefactorId) -> Option<PassedOver> {
         self.links.lock().get(&id).and_then(Link::passed_over)
+    }
+
+    /// Whether others can't get copies of what is stored there, by what the manager told last.
+    pub(crate) fn is_cut_off(&self, id: BenefactorId) -> bool {
+        self.links.lock().get(&id).is_some_and(|link| link.is_cut_off)
     }
 
     /// Has writers choose all others first for a while.
@@ -377,7 +389,14 @@ impl Benefactors {
         limit: Duration,
         progress: Arc<Progress>,
     ) -> Result<(BenefactorReply, Buffer), CallError> {
-        self.connection(id).await?.call_watched(request, payload, limit, progress).await
+        let connection = self.connection(id).await?;
+        match connection.call_watched(request, payload.clone(), limit, progress).await {
+            // Every request to a benefactor can be repeated.
+            Err(CallError::Closed { .. }) if connection.is_superseded() => {
+                self.connection(id).await?.call(request, payload, limit).await
+            }
+            answer => answer,
+        }
     }
 
     /// Takes note of whether a benefactor answered; true: it didn't.
@@ -635,7 +654,7 @@ impl Benefactors {
                 Ok(connection) => {
                     // What comes from now on is counted from now on.
                     self.pace(id);
-                    let answer = connection.fetch(&BenefactorRequest::Get { block }, GET_TIMEOUT).await;
+                    let answer = self.fetch(id, &connection, block).await;
                     self.pace(id);
                     answer
                 }
@@ -659,6 +678,21 @@ impl Benefactors {
         }
     }
 
+    async fn fetch(
+        &self,
+        id: BenefactorId,
+        connection: &Connection,
+        block: BlockId,
+    ) -> Result<(BenefactorReply, Buffer), CallError> {
+        let request = BenefactorRequest::Get { block };
+        match connection.fetch(&request, GET_TIMEOUT).await {
+            Err(CallError::Closed { .. }) if connection.is_superseded() => {
+                self.connection(id).await?.fetch(&request, GET_TIMEOUT).await
+            }
+            answer => answer,
+        }
+    }
+
     /// Lets a benefactor compare `blocks` with their names.
     pub(crate) async fn verify(
         self: &Arc<Self>,
@@ -676,8 +710,10 @@ impl Benefactors {
 
 /// Asks a benefactor whether it is there until it says so, or has another address and with that a fresh start.
 async fn ask_again(benefactors: Weak<Benefactors>, id: BenefactorId, doubted: Arc<Shared>) {
+    let mut pause = DOUBT;
     loop {
-        tokio::time::sleep(DOUBT).await;
+        tokio::time::sleep(pause).await;
+        pause = DOUBTED_LOOK;
         let Some(benefactors) = benefactors.upgrade() else { return };
         let answer = benefactors.call(id, &BenefactorRequest::Status, Bytes::new(), GET_TIMEOUT).await;
         let mut links = benefactors.links.lock();

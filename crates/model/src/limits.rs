@@ -65,6 +65,9 @@ pub const BENEFACTOR_LOST_MS: u64 = 30_000;
 pub const BENEFACTORS_OF_MEMBER_MAX: usize = 64;
 /// Most benefactors of which a client tells at a time what it sent there; the others come with its next sign of life.
 pub const SENT_ENTRIES_MAX: usize = 256;
+/// Most other benefactors of which one says at a time that it can't send to them: it looks at each of them every few seconds. One that reaches none
+/// says that beside.
+pub const UNREACHED_MAX: usize = 64;
 /// Most labels of a benefactor: they stand in its record and in each answer that names it.
 pub const LABELS_MAX: usize = 8;
 /// Longest name and longest value of a label, bytes.

@@ -12,7 +12,7 @@ use stdchk_model::journal::{Piece, Reach};
 use stdchk_model::message::Asked;
 use stdchk_model::message::benefactor::{
     BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, Check, Command, Decoded, FailedCopy,
-    Goes, Make, NewBlock, Notice, OwnerWish, Seen, SourceBlock, StorageState,
+    Goes, Make, NewBlock, Notice, OwnerWish, Seen, SourceBlock, StorageState, Unreached,
 };
 use stdchk_model::message::handshake::{
     Grant, Hello, Join, JoinKey, Joined, MemberId, PROTOCOL, Role, TokenId, Welcome,
@@ -185,6 +185,9 @@ fn info() -> BenefactorInfo {
         silent_ms: 250,
         labels: labels(),
         tier: Tier::Memory,
+        unreached: vec![BenefactorId(7)],
+        unreached_ms: 12_000,
+        is_cut_off: true,
         host: "lab-7".to_owned(),
         is_shut_out: true,
         disk: Some(DiskFailure { for_ms: 60_000, cause: "Read-only file system".to_owned() }),
@@ -503,6 +506,17 @@ fn requests_of_the_pool() -> Vec<ManagerRequest> {
             disk: Some("Read-only file system".to_owned()),
         },
         Q::Orders { id: benefactor, registration: number },
+        Q::Unreached {
+            id: benefactor,
+            registration: number,
+            unreached: vec![Unreached {
+                to: BenefactorId(7),
+                address: "127.0.0.1:7101".to_owned(),
+                for_ms: 3_000,
+                is_slow: true,
+            }],
+            reaches_none: true,
+        },
         Q::Journal {
             id: benefactor,
             registration: number,

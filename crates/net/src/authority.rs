@@ -30,11 +30,10 @@ use stdchk_model::message::handshake::{
 };
 use stdchk_model::{ErrorCode, Failure, PoolId, User, cbor};
 use tokio::io::BufReader;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
 
 use crate::connection::say;
+use crate::eyeballs;
 use crate::keys::{self, KeysError, Member, Parts, Pinned, name_of, name_of_user, pem, pool_of, server_name};
 use crate::machine;
 use crate::managers::Managers;
@@ -368,9 +367,7 @@ fn refuse_other_role(grant: &Grant, role: Role) -> Result<(), Failure> {
 
 async fn join_with(address: &str, told: &Told, key: &KeyPair, request: &[u8]) -> std::io::Result<Parts> {
     let config = Pinned::client(told.fingerprint).map_err(std::io::Error::other)?;
-    let stream = transport::of_tcp(TcpStream::connect(address).await?)?;
-    let stream =
-        TlsConnector::from(std::sync::Arc::new(config)).connect(server_name(told.pool), stream).await?;
+    let stream = eyeballs::connect(address, std::sync::Arc::new(config), server_name(told.pool)).await?;
     let (_, connection) = stream.get_ref();
     let channel = transport::channel_of(connection)?;
     let authority = connection.peer_certificates().and_then(|chain| {

@@ -7,12 +7,23 @@
 //! link much may stand before a request or its answer, and that says nothing of the server. Only once the request is with the
 //! system that lasts no longer than [`ANSWERED_WITHIN`] says: others may be served all the time by a server that never answers this
 //! one.
+//!
+//! A link that was away for a while carries new connections at once, and what waits on an old one only when the system sends that
+//! again: after as long as the link was away, or twice that. So a connection on which nothing came for some time while something is asked is raced by new ones. A
+//! server that is there says so all the time ([`crate::server`]), so that this happens only where nothing comes through. Once a new one has greeted and the old one
+//! is still silent, the old one ends, and its callers ask anew, as they do when a connection breaks.
+//!
+//! | state of a connection | nothing comes for [`SILENT`] | something comes | another one greets |
+//! |---|---|---|---|
+//! | nothing was asked since something came last | stays | stays | - |
+//! | something was | is raced | nothing was asked | - |
+//! | raced | is raced | nothing was asked | ends, unless something comes in a moment |
 
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::IpAddr;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -30,13 +41,22 @@ use crate::buffer::{Buffer, BufferPool};
 use crate::frame::{self, Head, Kind};
 use crate::keys::Keys;
 use crate::patience::{PATIENCE, Patient};
-use crate::transport::{Connected, Incoming, Outgoing, Peer, connect};
+use crate::transport::{Connected, Incoming, Outgoing, Peer, connect, socket_of};
 
 /// Time for connecting and for the handshake: a host that takes longer is as good as gone.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Period in which a server must take some of a request. Longer than [`PATIENCE`]: a server waits for its disk before it
 /// reads on, and calls have limits of their own; a server that is stopped must not keep the memory of its requests.
 const REQUEST_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Time without anything from a server that was asked something, after which it is tried whether a new connection gets through: it says twice in that time that it is
+/// there.
+const SILENT: Duration = Duration::from_secs(4);
+/// Time between two looks at whether something came.
+const SILENCE_LOOK: Duration = Duration::from_secs(1);
+/// Pause between two tries to reach a server that refuses, and time that is left to an old connection once a new one has greeted: both may come
+/// to a server that stood still.
+const RACE_PAUSE: Duration = Duration::from_millis(250);
 
 /// A call is waited for so many times its limit at most, from when its request is with the system; no longer than this time, unless the limit
 /// itself is longer.
@@ -187,6 +207,12 @@ struct Call {
 pub struct Connection {
     /// Reads answers. With its half of the stream, which it would keep for ever, it ends with the connection.
     reading: AbortHandle,
+    /// Looks whether anything comes, where that is not certain.
+    watching: Option<AbortHandle>,
+    /// It ended since a new one got through and nothing came on this one.
+    superseded: Arc<AtomicBool>,
+    /// Bytes by which the server only said that it is there.
+    alive: Arc<AtomicU64>,
     address: String,
     pool: PoolId,
     /// The address of this machine on the way there.
@@ -230,12 +256,31 @@ impl Connection {
             writing: Arc::clone(&writing),
         };
         tokio::spawn(writes.all(queue, Arc::clone(&pending)));
-        let reading =
-            tokio::spawn(read_all(reader, Arc::clone(buffers), Arc::clone(&pending), Arc::clone(&fetches)))
-                .abort_handle();
+        let alive = Arc::<AtomicU64>::default();
+        let reads = Reads {
+            buffers: Arc::clone(buffers),
+            pending: Arc::clone(&pending),
+            fetches: Arc::clone(&fetches),
+            alive: Arc::clone(&alive),
+        };
+        let reading = tokio::spawn(reads.all(reader)).abort_handle();
+        let superseded = Arc::<AtomicBool>::default();
+        let watch = Watch {
+            server,
+            address: address.to_owned(),
+            identity: identity.clone(),
+            pending: Arc::clone(&pending),
+            received: Arc::clone(&received),
+            superseded: Arc::clone(&superseded),
+        };
+        // Within a machine nothing is lost.
+        let watching = socket_of(address).is_none().then(|| tokio::spawn(watch.keep()).abort_handle());
         let (address, next_id) = (address.to_owned(), AtomicU64::new(1));
         Ok(Self {
             reading,
+            watching,
+            superseded,
+            alive,
             address,
             pool,
             here,
@@ -254,7 +299,7 @@ impl Connection {
     pub fn carried(&self) -> Carried {
         let fetches = self.fetches.lock();
         let unanswered = fetches.under_way.len() as u64;
-        Carried { unanswered, answered: fetches.answered, bytes: self.received.load(Ordering::Relaxed) }
+        Carried { unanswered, answered: fetches.answered, bytes: self.received_of_answers() }
     }
 
     /// The pool that the server serves.
@@ -277,9 +322,20 @@ impl Connection {
         self.pending.lock().is_none()
     }
 
-    /// Bytes that moved so far, in both directions.
+    /// Whether it ended since nothing came on it and a new connection got through: what was asked may be asked again at once.
+    pub fn is_superseded(&self) -> bool {
+        self.superseded.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that moved so far, in both directions. That the server is there moves nothing.
     pub fn moved(&self) -> u64 {
-        self.received.load(Ordering::Relaxed).wrapping_add(self.sent.load(Ordering::Relaxed))
+        self.received_of_answers().wrapping_add(self.sent.load(Ordering::Relaxed))
+    }
+
+    fn received_of_answers(&self) -> u64 {
+        // These are counted later than all bytes are, so that nothing is taken away that isn't there.
+        let alive = self.alive.load(Ordering::Relaxed);
+        self.received.load(Ordering::Relaxed).saturating_sub(alive)
     }
 
     /// Since when it sends one frame, if it does: that of a call that was given up is sent to its end.
@@ -427,6 +483,66 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         self.reading.abort();
+        self.watching.iter().for_each(AbortHandle::abort);
+    }
+}
+
+/// Looks whether anything comes on a connection.
+struct Watch {
+    server: Role,
+    address: String,
+    identity: Identity,
+    pending: Pending,
+    received: Arc<AtomicU64>,
+    superseded: Arc<AtomicBool>,
+}
+
+impl Watch {
+    /// Ends the connection once nothing comes on it and a new one gets through.
+    async fn keep(self) {
+        // Since when something is asked and nothing came; that somebody gives up asking changes nothing.
+        let (mut received, mut silent) = (self.received(), None);
+        loop {
+            tokio::time::sleep(SILENCE_LOOK).await;
+            let now = self.received();
+            if now != std::mem::replace(&mut received, now) {
+                silent = None;
+            }
+            let is_asked = match &*self.pending.lock() {
+                Some(pending) => !pending.is_empty(),
+                None => return,
+            };
+            if is_asked {
+                silent.get_or_insert_with(Instant::now);
+            }
+            if silent.is_some_and(|since| since.elapsed() >= SILENT) && self.is_overtaken(received).await {
+                tracing::info!(
+                    address = self.address,
+                    "a connection on which nothing comes any more is given up for a new one"
+                );
+                self.superseded.store(true, Ordering::Relaxed);
+                self.pending.lock().take();
+                return;
+            }
+        }
+    }
+
+    fn received(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
+    }
+
+    /// Tries new connections until one greets or something comes on the old one; whether the new one came first.
+    async fn is_overtaken(&self, before: u64) -> bool {
+        loop {
+            let greeted = timeout(CONNECT_TIMEOUT, greet(self.server, &self.address, &self.identity)).await;
+            tokio::time::sleep(RACE_PAUSE).await;
+            if self.received() != before || self.pending.lock().is_none() {
+                return false;
+            }
+            if matches!(greeted, Ok(Ok(_))) {
+                return true;
+            }
+        }
     }
 }
 
@@ -568,29 +684,38 @@ pub(crate) fn buffered(reader: Incoming) -> BufReader<Incoming> {
     BufReader::with_capacity(BYTES, reader)
 }
 
-async fn read_all(
-    mut reader: Patient<BufReader<Incoming>>,
+/// What the task that reads has.
+struct Reads {
     buffers: Arc<BufferPool>,
     pending: Pending,
     fetches: Arc<Mutex<Fetches>>,
-) {
-    loop {
-        match frame::read(&mut reader, &buffers).await {
-            Ok(Some((head, body, payload))) => {
-                {
-                    let mut fetches = fetches.lock();
-                    fetches.answered += u64::from(fetches.under_way.remove(&head.id));
+    alive: Arc<AtomicU64>,
+}
+
+impl Reads {
+    /// Reads all answers, one after the other.
+    async fn all(self, mut reader: Patient<BufReader<Incoming>>) {
+        loop {
+            match frame::read(&mut reader, &self.buffers).await {
+                Ok(Some((Head { kind: Kind::Alive, .. }, ..))) => {
+                    self.alive.fetch_add(frame::HEAD_BYTES as u64, Ordering::Relaxed);
                 }
-                deliver(&pending, &head, body, payload);
-            }
-            Ok(None) => break,
-            Err(error) => {
-                tracing::debug!(%error, "a connection ended while reading");
-                break;
+                Ok(Some((head, body, payload))) => {
+                    {
+                        let mut fetches = self.fetches.lock();
+                        fetches.answered += u64::from(fetches.under_way.remove(&head.id));
+                    }
+                    deliver(&self.pending, &head, body, payload);
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::debug!(%error, "a connection ended while reading");
+                    break;
+                }
             }
         }
+        self.pending.lock().take();
     }
-    pending.lock().take();
 }
 
 fn deliver(pending: &Pending, head: &Head, body: Vec<u8>, payload: Buffer) {

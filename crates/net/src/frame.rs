@@ -3,7 +3,7 @@
 //! ```text
 //! offset  bytes  field (little-endian)
 //!      0      4  magic `SCK1`
-//!      4      1  kind: 0 request, 1 reply, 2 failure
+//!      4      1  kind: 0 request, 1 reply, 2 failure, 3 alive
 //!      5      3  zero
 //!      8      8  id of the request
 //!     16      4  length of the body
@@ -41,6 +41,8 @@ pub enum Kind {
     Reply,
     /// A [`stdchk_model::Failure`] instead of an answer.
     Failure,
+    /// No answer: the server is there, and has yet to answer something. Has neither a body nor a payload, and its id is 0.
+    Alive,
 }
 
 /// The head of a frame and its body; the payload stands beside it.
@@ -183,6 +185,7 @@ fn parse(raw: &[u8; HEAD_BYTES]) -> io::Result<Parsed> {
         [0, ..] => Kind::Request,
         [1, ..] => Kind::Reply,
         [2, ..] => Kind::Failure,
+        [3, ..] => Kind::Alive,
         _ => return Err(garbled("its kind is unknown")),
     };
     Ok(Parsed {

@@ -9,6 +9,7 @@ pub mod buffer;
 pub mod connection;
 pub mod data_dir;
 mod elsewhere;
+mod eyeballs;
 pub mod frame;
 mod gate;
 mod handshakes;

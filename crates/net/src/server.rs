@@ -4,8 +4,9 @@ use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,9 +17,9 @@ use stdchk_model::limits::REQUESTS_IN_FLIGHT_MAX;
 use stdchk_model::message::handshake::{Hello, Join, Joined, MemberId, PROTOCOL, Role, Welcome};
 use stdchk_model::{ErrorCode, Failure, Maker, PoolId, User, cbor};
 use tokio::io::BufReader;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::AbortHandle;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::buffer::{Buffer, BufferPool};
 use crate::connection::{buffered, write_frame};
@@ -38,6 +39,36 @@ const MEMBERS_MAX: usize = 65_536;
 /// Connections that haven't greeted at one time; for one more the oldest is dropped of the host that has most of them, so that strangers, however many there are,
 /// keep no member out that greets sooner than so many others come.
 const STRANGERS_MAX: usize = 256;
+
+/// Time after which a server says that it is there, on a connection over which it has sent nothing meanwhile and on which a request waits for its answer.
+/// A caller that hears nothing for twice as long tries whether another connection gets through ([`crate::connection`]).
+const ALIVE_EVERY: Duration = Duration::from_secs(2);
+
+/// How many requests of one connection wait for their answers, from when their first bytes came.
+#[derive(Default)]
+struct Waiting {
+    count: AtomicUsize,
+    /// Told when there is one after there was none.
+    began: Notify,
+}
+
+/// One of them.
+struct Awaited(Arc<Waiting>);
+
+impl Awaited {
+    fn new(waiting: &Arc<Waiting>) -> Self {
+        if waiting.count.fetch_add(1, Ordering::Relaxed) == 0 {
+            waiting.began.notify_one();
+        }
+        Self(Arc::clone(waiting))
+    }
+}
+
+impl Drop for Awaited {
+    fn drop(&mut self) {
+        self.0.count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// How many connections a server keeps. Of a benefactor's descriptors members take three eighths at most and strangers an eighth; half
 /// remain for files. Of a manager's, which has a dozen files, members take three quarters.
@@ -252,7 +283,9 @@ async fn converse<S: Service>(
     // Who is known may have memory to read ahead into; a greeting has nothing behind it.
     let reader = Patient::new(buffered(reader.into_half()), patience);
     let (answers, queue) = mpsc::channel(REQUESTS_IN_FLIGHT_MAX);
-    let writing = write_answers(writer, queue);
+    let waiting = Arc::<Waiting>::default();
+    let writing = write_answers(writer, queue, Arc::clone(&waiting));
+    let answers = (answers, waiting);
     let reading = read_requests(reader, asks, service, (buffers, door.gate), answers);
     // Reading ends first when the peer goes; writing ends when all running requests have dropped their senders. Who
     // takes no answers any more is asked nothing more either.
@@ -373,14 +406,14 @@ fn encode_answer<R: Encode<()>>(id: u64, answer: Result<R, Failure>, payload: us
 
 /// Head and body, payload, and the request's place and memory: given up only when the answer is on its way, so that a caller that
 /// sends and never reads comes to a halt.
-type Answer = (Vec<u8>, Bytes, (OwnedSemaphorePermit, Entered));
+type Answer = (Vec<u8>, Bytes, (OwnedSemaphorePermit, Entered, Awaited));
 
 async fn read_requests<S: Service>(
     mut reader: Patient<BufReader<Incoming>>,
     asks: Asks<S>,
     service: Arc<S>,
     (buffers, gate): (Arc<BufferPool>, Arc<Gate>),
-    answers: mpsc::Sender<Answer>,
+    (answers, waiting): (mpsc::Sender<Answer>, Arc<Waiting>),
 ) -> io::Result<()> {
     let room = Arc::new(Semaphore::new(REQUESTS_IN_FLIGHT_MAX));
     let mut running = tokio::task::JoinSet::new();
@@ -388,9 +421,13 @@ async fn read_requests<S: Service>(
     loop {
         // The place comes before the payload: whoever waits for a place holds no buffer that the requests under way need.
         let place = permits(&room, 1).await;
-        let admit = |lengths| gate.enter(caller.member, lengths);
+        let (gate_in, awaited, member) = (&gate, || Awaited::new(&waiting), caller.member);
+        let admit = |lengths| {
+            let awaited = awaited();
+            async move { (gate_in.enter(member, lengths).await, awaited) }
+        };
         let read = frame::read_admitted(&mut reader, &buffers, admit).await?;
-        let Some((head, body, payload, mut entered)) = read else { break };
+        let Some((head, body, payload, (mut entered, awaited))) = read else { break };
         let (service, answers, caller) = (Arc::clone(&service), answers.clone(), caller.clone());
         let gate = Arc::clone(&gate);
         running.spawn(async move {
@@ -403,7 +440,7 @@ async fn read_requests<S: Service>(
             };
             let (head, payload) = gate.in_turn(member, answering).await;
             // A peer that went away needs no answer.
-            let _ = answers.send((head, payload, (place, entered))).await;
+            let _ = answers.send((head, payload, (place, entered, awaited))).await;
         });
         while running.try_join_next().is_some() {}
     }
@@ -446,8 +483,34 @@ async fn answer<S: Service>(
 /// Bytes of answers from which on no other one joins them.
 const TOGETHER_BYTES_MAX: usize = 16 << 10;
 
-async fn write_answers(mut writer: Patient<Outgoing>, mut queue: mpsc::Receiver<Answer>) -> io::Result<()> {
-    while let Some((mut head, mut payload, place)) = queue.recv().await {
+async fn write_answers(
+    mut writer: Patient<Outgoing>,
+    mut queue: mpsc::Receiver<Answer>,
+    waiting: Arc<Waiting>,
+) -> io::Result<()> {
+    let alive = frame::encode(&Head { kind: Kind::Alive, id: 0 }, &[], 0)?;
+    let (mut written, mut is_set) = (Instant::now(), false);
+    let mut alarm = pin!(sleep_until(written));
+    loop {
+        let next = tokio::select! {
+            biased;
+            next = queue.recv() => next,
+            () = &mut alarm, if is_set => {
+                is_set = waiting.count.load(Ordering::Relaxed) > 0;
+                if is_set && written.elapsed() >= ALIVE_EVERY {
+                    write_frame(&mut writer, &alive, &Bytes::new()).await?;
+                    written = Instant::now();
+                }
+                alarm.as_mut().reset(written + ALIVE_EVERY);
+                continue;
+            }
+            () = waiting.began.notified(), if !is_set => {
+                is_set = true;
+                alarm.as_mut().reset(Instant::now() + ALIVE_EVERY);
+                continue;
+            }
+        };
+        let Some((mut head, mut payload, place)) = next else { return Ok(()) };
         let mut places = vec![place];
         // Small answers that are due together take one call of the system, and wake who reads them once.
         while payload.is_empty()
@@ -459,8 +522,8 @@ async fn write_answers(mut writer: Patient<Outgoing>, mut queue: mpsc::Receiver<
             places.push(its_place);
         }
         write_frame(&mut writer, &head, &payload).await?;
+        written = Instant::now();
     }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -25,8 +25,9 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, BufReader, ReadBuf, ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream, unix};
 use tokio::sync::mpsc;
-use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
+use tokio_rustls::{TlsAcceptor, TlsStream};
 
+use crate::eyeballs;
 use crate::handshakes;
 use crate::keys::{Keys, Member};
 use crate::own::{Folder, own_user};
@@ -54,7 +55,7 @@ pub enum Outgoing {
 }
 
 /// A socket under TLS, whose records are at most 16 KiB: several are taken from the system at once.
-type Buffered = BufReader<TcpStream>;
+pub(crate) type Buffered = BufReader<TcpStream>;
 
 /// Both directions.
 pub type Stream = (Incoming, Outgoing);
@@ -121,9 +122,8 @@ pub(crate) async fn connect(address: &str, keys: Option<&Keys>) -> io::Result<Co
         }
         (None, None) => {
             let keys = keys.ok_or_else(no_keys)?;
-            let stream = TcpStream::connect(address).await?;
-            let (here, stream) = (Some(stream.local_addr()?.ip()), of_tcp(stream)?);
-            let stream = TlsConnector::from(keys.client()).connect(keys.server_name(), stream).await?;
+            let stream = eyeballs::connect(address, keys.client(), keys.server_name()).await?;
+            let here = Some(stream.get_ref().0.get_ref().local_addr()?.ip());
             let member = keys.member_of(stream.get_ref().1.peer_certificates())?;
             let member = member.ok_or(io::ErrorKind::InvalidData)?;
             if keys.is_revoked(member.id) {
@@ -303,19 +303,22 @@ enum Listening {
 }
 
 impl Listener {
-    /// Listens at an address. In the network, a port of 0 is any.
+    /// Listens at an address; at a name, at all addresses that it has here. In the network, a port of 0 is any, the same one for all of them.
     ///
     /// # Errors
-    /// What the system said.
+    /// What the system said. Of several addresses of a name, those are left out that this machine doesn't have.
     pub async fn bind(address: &str) -> io::Result<Self> {
+        if simulated().is_none() && socket_of(address).is_none() {
+            let all = eyeballs::listen(address).await?;
+            return Ok(Self(all.into_iter().map(Listening::Tcp).collect()));
+        }
         let listening = if let Some(network) = simulated() {
             let address = address.parse().map_err(|_| io::ErrorKind::InvalidInput)?;
             let (arrivals, address) = network.listen(address)?;
             Listening::Simulated(arrivals, address)
-        } else if let Some(path) = socket_of(address) {
-            Listening::Unix(listen_at(path)?, path.to_owned())
         } else {
-            Listening::Tcp(TcpListener::bind(address).await?)
+            let path = socket_of(address).ok_or(io::ErrorKind::InvalidInput)?;
+            Listening::Unix(listen_at(path)?, path.to_owned())
         };
         Ok(Self(vec![listening]))
     }

@@ -100,7 +100,13 @@ fn request(body: &[u8], payload: usize) -> Vec<u8> {
 /// Reads one answer; its kind.
 async fn answer(stream: &mut UnixStream) -> u8 {
     let mut head = [0; HEAD_BYTES];
-    timeout(LIMIT, stream.read_exact(&mut head)).await.unwrap().unwrap();
+    loop {
+        timeout(LIMIT, stream.read_exact(&mut head)).await.unwrap().unwrap();
+        // That the server is there is no answer.
+        if *head.get(4).unwrap() != Kind::Alive as u8 {
+            break;
+        }
+    }
     let length = |at: usize| head.get(at..at + 4).map(|bytes| u32::from_le_bytes(bytes.try_into().unwrap()));
     let length = length(16).unwrap() + length(20).unwrap();
     let mut rest = vec![0; usize::try_from(length).unwrap()];

@@ -1,21 +1,27 @@
 //! The state of a pool: manager, benefactors, space, savings, what lacks copies, and one word for all of it.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 use stdchk_model::message::benefactor::{OwnerWish, StorageState};
 use stdchk_model::message::manager::{
     self, BenefactorInfo, BenefactorState, BrokenEncodings, KeeperInfo, ManagerInfo, MemorySpace, PoolStatus,
-    Space, Twin,
+    Space, TimeNs, Twin,
 };
 use stdchk_model::{Maker, SessionId, Tier, Timestep, size};
 
 use crate::error::{About, Code, Error, Result};
 use crate::pool::Pool;
-use crate::text::{self, time_exact};
+use crate::text::{self, time, time_exact};
 
 /// Part of the donated space that should stay free, percent: below it new checkpoints may soon find no room.
 const FREE_PERCENT_MIN: u64 = 5;
+
+/// Time for which a benefactor has not reached another one before that is a reason to worry, milliseconds: one that is gone counts as on-line for half of it.
+const UNREACHED_SHOWN_MS: u64 = 10_000;
+/// Most others that are named of those that one benefactor can't send to.
+const UNREACHED_SHOWN: usize = 8;
 
 /// How a pool is, the worst first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
@@ -120,6 +126,10 @@ pub struct BenefactorStatus {
     pub disk_failure: Option<String>,
     /// Another process that has its number and is refused: its folder is a copy of this one's.
     pub twin: Option<RefusedTwin>,
+    /// Other benefactors that it can't send to, by their numbers.
+    pub cannot_send_to: Vec<u32>,
+    /// Since when; absent: there are none.
+    pub cannot_send_since: Option<String>,
 }
 
 /// A process that is refused since another one is the benefactor whose number it has.
@@ -553,6 +563,8 @@ fn benefactor(info: &BenefactorInfo) -> BenefactorStatus {
             let Twin { address, pid, for_ms } = twin.clone();
             RefusedTwin { address, pid, seconds: for_ms / 1000 }
         }),
+        cannot_send_to: info.unreached.iter().map(|id| id.0).collect(),
+        cannot_send_since: cannot_send_since(info).map(time_exact),
     }
 }
 
@@ -623,6 +635,36 @@ fn refused(status: &PoolStatus) -> Vec<String> {
         ));
     }
     found
+}
+
+/// Since when a benefactor can't send to the first one of those to which it can't.
+fn cannot_send_since(info: &BenefactorInfo) -> Option<TimeNs> {
+    let since = || SystemTime::now().checked_sub(Duration::from_millis(info.unreached_ms));
+    let since = (!info.unreached.is_empty()).then(since)??.duration_since(UNIX_EPOCH).ok()?;
+    TimeNs::try_from(since.as_nanos()).ok()
+}
+
+/// Which benefactors have not been able to send to others for a while.
+fn cut_off(status: &PoolStatus) -> Vec<String> {
+    let lasts = |info: &&BenefactorInfo| {
+        info.state == BenefactorState::Online && info.unreached_ms >= UNREACHED_SHOWN_MS
+    };
+    let told = |info: &BenefactorInfo| {
+        let shown = info.unreached.iter().take(UNREACHED_SHOWN).map(|id| format!("b{}", id.0));
+        let others = Vec::from_iter(shown).join(", ");
+        let more = match info.unreached.len().saturating_sub(UNREACHED_SHOWN) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let since =
+            cannot_send_since(info).map(|since| format!(", since {}", time(since))).unwrap_or_default();
+        format!(
+            "b{} can't send to {others}{more}{since}: look after the network and the firewalls between their machines; meanwhile others \
+             make the copies",
+            info.id.0
+        )
+    };
+    status.benefactors.iter().filter(lasts).map(told).collect()
 }
 
 /// Why benefactors can't let go of what they are to let go of.
@@ -753,6 +795,7 @@ fn findings(status: &PoolStatus) -> Vec<(Condition, String)> {
     }
     found.extend(away(status).map(|reason| (Condition::Degraded, reason)));
     found.extend(refused(status).into_iter().map(|reason| (Condition::Degraded, reason)));
+    found.extend(cut_off(status).into_iter().map(|reason| (Condition::Degraded, reason)));
     found.extend(bad_disks(status).into_iter().map(|reason| (Condition::Degraded, reason)));
     if stuck > 0 {
         let reason = format!(
@@ -792,6 +835,9 @@ mod tests {
             is_shut_out: false,
             disk: None,
             twin: None,
+            unreached: Vec::new(),
+            unreached_ms: 0,
+            is_cut_off: false,
         };
         PoolStatus { benefactors: states.iter().enumerate().map(info).collect(), ..PoolStatus::default() }
     }
@@ -967,5 +1013,29 @@ mod tests {
         assert_eq!(recovery(&[Some(7), None, None]), None);
         assert_eq!(recovery(&[Some(9), Some(1), Some(1), None]), Some(9));
         assert_eq!(recovery(&[Some(9), Some(1), Some(1), Some(0)]), Some(1));
+    }
+
+    #[test]
+    fn a_benefactor_that_has_not_reached_others_for_a_while_is_a_reason_to_look_after_the_network() {
+        let mut status = pool(&[BenefactorState::Online; 3]);
+        status.space = Space { donated_bytes: 1000, free_bytes: 500, ..Space::default() };
+        let one = &mut status.benefactors[0];
+        (one.unreached, one.unreached_ms) = (vec![BenefactorId(1), BenefactorId(2)], UNREACHED_SHOWN_MS - 1);
+        assert_eq!(
+            health(&status).0,
+            Condition::Healthy,
+            "one that was just switched off isn't reached either"
+        );
+        status.benefactors[0].unreached_ms = UNREACHED_SHOWN_MS;
+        let (condition, reasons) = health(&status);
+        assert_eq!(condition, Condition::Degraded);
+        assert!(reasons[0].starts_with("b0 can't send to b1, b2, since 20"), "{reasons:?}");
+        status.benefactors[0].unreached = (1..100).map(BenefactorId).collect();
+        assert!(health(&status).1[0].contains("b8 and 91 more, since"), "{:?}", health(&status).1);
+        status.benefactors[0].state = BenefactorState::Offline;
+        assert!(
+            !health(&status).1.iter().any(|reason| reason.contains("can't send")),
+            "it is missing anyway"
+        );
     }
 }

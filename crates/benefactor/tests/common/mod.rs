@@ -87,6 +87,7 @@ impl Service for Answers {
                 let mine: Vec<(BenefactorId, Command)> = mine;
                 ManagerReply::Commands(mine.into_iter().map(|(_, command)| command).collect())
             }
+            ManagerRequest::Unreached { .. } => ManagerReply::Benefactors(Vec::new()),
             _ => ManagerReply::Done,
         };
         told.requests.push(request);

@@ -201,10 +201,11 @@ fn refuse_unreachable(address: &str) -> Outcome {
     if found.iter().any(|one| one.port() == 0) {
         return refuse("it names no port");
     }
+    // Of those that a name has, those of this machine are served.
     if let Err(error) = TcpListener::bind(found.as_slice()) {
         return refuse(&format!("nothing can be served there: {error}"));
     }
-    if found.iter().any(|one| one.ip().is_loopback()) {
+    if found.iter().all(|one| one.ip().is_loopback()) {
         output::note(format_args!(
             "stdchk pool init: {address} leads to this machine from itself alone: no other one can join"
         ));

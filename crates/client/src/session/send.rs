@@ -274,6 +274,8 @@ impl Session {
         at: &mut Vec<Location>,
     ) -> Result<bool, Failure> {
         let needed = self.policy.at_commit().distance;
+        // How many copies are put here, the others being made by the pool.
+        let mut copies = needed;
         // From the first time that nobody can be had.
         let (mut retry, mut copies_in) = (None, None);
         let mut refused = Vec::new();
@@ -283,7 +285,7 @@ impl Session {
             let (encoding, block_bytes) =
                 (blocks.encoding.id(chunk.id), u64::from(blocks.encoding.block_length()));
             // Further copies cost as much as the first and are made beside; fragments are worth little alone.
-            let wanted = if encoding.code.is_copy() { needed } else { redundancy.distance() };
+            let wanted = if encoding.code.is_copy() { copies } else { redundancy.distance() };
             let mut held: Vec<Held> = at.iter().map(Held::from).collect();
             // Who refused a block is paired with a fragment first, so that those who didn't are left over.
             held.sort_by_key(|held| !refused.contains(&held.benefactor));
@@ -317,6 +319,16 @@ impl Session {
                     continue;
                 }
             };
+            // The pool could make no copies of what lies there.
+            let mut places = at.iter().map(|at| at.benefactor).chain(targets.iter().copied());
+            let all = self.policy.redundancy.distance();
+            if encoding.code.is_copy()
+                && copies < all
+                && places.all(|at| self.pool.benefactors.is_cut_off(at))
+            {
+                copies = all;
+                continue;
+            }
             let durable = self.is_all_sent_at_once.load(Ordering::Acquire);
             for (index, target, before, answer) in
                 self.put_at(blocks, missing.into_iter().zip(targets), durable).await

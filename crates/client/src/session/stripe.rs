@@ -210,7 +210,7 @@ impl Turn {
         self.sent = self.sent.saturating_add(bytes);
     }
 
-    /// As [`Self::pick`], without those that are busy or were slow.
+    /// As [`Self::pick`], without those that are busy or were slow, or can't send to others.
     fn pick_free(
         &self,
         pool: &Inner,
@@ -218,7 +218,9 @@ impl Turn {
         count: usize,
         avoid: &[BenefactorId],
     ) -> Vec<BenefactorId> {
-        let is_passed_over = |id: &&BenefactorId| pool.benefactors.why_passed_over(**id).is_some();
+        let benefactors = &pool.benefactors;
+        let is_passed_over =
+            |id: &&BenefactorId| benefactors.why_passed_over(**id).is_some() || benefactors.is_cut_off(**id);
         let passed_over: Vec<_> = self.benefactors.iter().filter(is_passed_over).copied().collect();
         self.pick(chunk, count, &[avoid, &passed_over].concat())
     }

@@ -18,6 +18,7 @@ use stdchk_model::{
 use stdchk_placement::{HostState, Wish, in_turn};
 
 use super::Timing;
+use super::cuts::Cuts;
 use super::placing::Racks;
 use super::twins::RefusedTwin;
 use crate::record::{BenefactorRecord, LAYOUT, benefactor_key, decode};
@@ -163,6 +164,8 @@ pub struct Registry {
     pub(super) connections: HashMap<u64, BenefactorId>,
     /// Since when inventories of a member's benefactors are or were awaited last, milliseconds of the manager's life.
     awaited_since: HashMap<MemberId, u64>,
+    /// Which of them can't send to which others.
+    pub cuts: Cuts,
 }
 
 impl Registry {
@@ -186,6 +189,7 @@ impl Registry {
             pending: 0,
             connections: HashMap::new(),
             awaited_since: HashMap::new(),
+            cuts: Cuts::default(),
         }
     }
 
@@ -437,6 +441,7 @@ impl Registry {
         self.note_labels(id);
         self.leaving.remove(&id);
         self.going.remove(&id);
+        self.cuts.forget(id);
         self.pending -= usize::from(gone.is_pending);
         for hosts in [&mut self.hosts, &mut self.in_memory] {
             Arc::make_mut(hosts).retain(|host| host.id != id);
@@ -473,6 +478,8 @@ impl Registry {
             benefactor.registration = Some(self.registrations);
             benefactor.beats_ms = HEARTBEAT_MS;
         }
+        self.cuts.forget(id);
+        self.note(id);
         self.registrations
     }
 
@@ -714,7 +721,7 @@ impl Registry {
     }
 
     /// Counts a benefactor as it is now.
-    fn note(&mut self, id: BenefactorId) {
+    pub(super) fn note(&mut self, id: BenefactorId) {
         let Some(benefactor) = self.known.get_mut(&id) else { return };
         let host = HostState {
             id,
@@ -724,7 +731,8 @@ impl Registry {
                 false => benefactor.load.free_bytes,
             },
             requests: benefactor.load.requests,
-            accepts: benefactor.load.state.accepts(),
+            // Others could have no copies of what is stored there.
+            accepts: benefactor.load.state.accepts() && !self.cuts.is_off(id),
         };
         let (own, others) = match benefactor.tier {
             Tier::Disk => (&mut self.hosts, &mut self.in_memory),
@@ -777,7 +785,7 @@ impl Registry {
     /// A benefactor, without what is told with the pool's status alone.
     pub fn info(&self, id: BenefactorId, now_ms: u64) -> Option<BenefactorInfo> {
         let benefactor = self.get(id)?;
-        Some(BenefactorInfo {
+        let mut info = BenefactorInfo {
             id,
             address: benefactor.address.clone(),
             state: benefactor.state,
@@ -790,7 +798,12 @@ impl Registry {
             is_shut_out: false,
             disk: None,
             twin: None,
-        })
+            unreached: Vec::new(),
+            unreached_ms: 0,
+            is_cut_off: false,
+        };
+        self.tell_unreached(&mut info, now_ms);
+        Some(info)
     }
 
     /// All that is known of a benefactor but what its host calls itself.

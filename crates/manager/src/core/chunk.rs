@@ -405,6 +405,8 @@ pub enum Care {
     Postponed,
     /// Blocks are being made.
     Copied,
+    /// Blocks are being made over a way on which that takes very long: nobody waits for them.
+    CopiedSlowly,
     /// Making blocks failed moments ago; it is tried again soon.
     Failed,
 }

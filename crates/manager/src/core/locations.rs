@@ -630,8 +630,8 @@ impl Locations {
         let risk = lacks.then(|| {
             let movable = match care {
                 Care::Copied => distance > 0 || in_memory,
-                Care::Waits => !sources.is_empty(),
-                Care::Blocked | Care::Postponed | Care::Failed => false,
+                Care::Waits => sources.iter().any(|source| !registry.cuts.is_off(*source)),
+                Care::Blocked | Care::Postponed | Care::CopiedSlowly | Care::Failed => false,
             };
             let lacking = Lacking { span, bytes: chunk.length, movable, in_memory };
             Risk { distance, lasting, is_exposed: distance < wanted, lacking }
@@ -802,7 +802,7 @@ impl Locations {
             // Who is not yet counted without the benefactor has what is wanted as far as the counting knows.
             let may_move = || {
                 let risk = chunk.risk.as_ref();
-                let is_soon_tried = matches!(chunk.care, Care::Failed | Care::Postponed);
+                let is_soon_tried = matches!(chunk.care, Care::Failed | Care::Postponed | Care::CopiedSlowly);
                 risk.is_none_or(|risk| risk.lacking.movable || is_soon_tried)
             };
             if wanted > 0 && chunk.distance_staying(registry) < wanted && may_move() {

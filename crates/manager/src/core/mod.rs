@@ -13,6 +13,7 @@ mod chunk;
 mod collection;
 mod commit;
 mod create;
+mod cuts;
 mod departures;
 mod exposure;
 mod forget;
@@ -480,6 +481,9 @@ impl Core {
             Q::Inventory { .. } => self.inventory(request, now),
             Q::Heartbeat { .. } => self.heartbeat(request, now),
             Q::Orders { id, registration } => self.orders(id, registration, now),
+            Q::Unreached { id, registration, unreached, reaches_none } => {
+                self.take_unreached(id, registration, (unreached, reaches_none), now)
+            }
             Q::Doubt { chunk, encoding } => self.doubt(chunk, encoding, now),
             Q::Forget { id, force } => self.forget(id, force, now),
             Q::Fates { folder, lifetime, done } => self.fates(folder, lifetime.as_deref(), done),
@@ -674,8 +678,12 @@ impl Core {
             return Err(self.no_space(bytes));
         }
         self.sessions.reserve(id, granted);
-        let benefactors: Vec<BenefactorInfo> =
+        let mut benefactors: Vec<BenefactorInfo> =
             stripe.into_iter().filter_map(|id| self.registry.info(id, now.ms)).collect();
+        let copies = usize::from(policy.redundancy.distance().saturating_sub(1));
+        for info in benefactors.iter_mut().filter(|info| !info.unreached.is_empty()) {
+            info.is_cut_off |= self.registry.lacks_ways(info.id, copies);
+        }
         Ok(ManagerReply::Stripe { benefactors, bytes: granted })
     }
 

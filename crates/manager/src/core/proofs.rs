@@ -313,7 +313,13 @@ impl Core {
         let Question { at, own, wanted, .. } = *self.proofs.running.get(&id)?;
         let chunk = self.locations.get(&id)?;
         let block = chunk.holders.iter().find(|holder| holder.benefactor == at && holder.block(id) == own)?;
-        let stays = |holder: &&Holder| !holder.leaves(&self.registry) && place(holder) != place(block);
+        // What it can't ask for, it would say that nobody shows.
+        let unreached: Vec<BenefactorId> = self.registry.unreached(at, false).collect();
+        let stays = |holder: &&Holder| {
+            !holder.leaves(&self.registry)
+                && place(holder) != place(block)
+                && !unreached.contains(&holder.benefactor)
+        };
         let others: Vec<Holder> = self.surely_there(chunk).filter(stays).copied().collect();
         let staying: Vec<Held> = held(others.iter(), &self.registry).collect();
         let favoured = in_favour_of(&block.held(&self.registry), &staying, wanted)?;

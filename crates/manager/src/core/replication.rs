@@ -293,6 +293,28 @@ impl Hosts {
     }
 }
 
+/// The ways from one benefactor to others.
+struct Reach<'a> {
+    registry: &'a Registry,
+    from: BenefactorId,
+}
+
+impl Reach<'_> {
+    /// Whether the benefactor can get as many of these blocks as make the chunk, with the one that it has.
+    fn gathers(&self, from: &[Held], own: &Held) -> bool {
+        let unreached: Vec<BenefactorId> = self.registry.unreached(self.from, true).collect();
+        let is_got = |held: &&Held| held.encoding == own.encoding && !unreached.contains(&held.benefactor);
+        unreached.is_empty() || from.iter().filter(is_got).count() >= usize::from(own.encoding.code.data())
+    }
+
+    /// Whether there are destinations without these and those that it can't send to.
+    fn any(&self, never: &[BenefactorId], are_some: impl FnOnce(&[BenefactorId]) -> bool) -> bool {
+        let avoid: Vec<BenefactorId> =
+            never.iter().copied().chain(self.registry.unreached(self.from, true)).collect();
+        avoid.len() == never.len() || are_some(&avoid)
+    }
+}
+
 /// Space that a copy of a chunk of so many bytes takes at a benefactor, at most, bytes.
 fn needs_at_most(length: u32) -> u64 {
     u64::from(length) + BESIDE_BLOCK_BYTES_MAX
@@ -345,37 +367,60 @@ impl Core {
     /// chunk: `Blocked` if there is none, or nothing is lacking any more; `Postponed` if another one should make it, or the only ones with
     /// room are avoided.
     fn make(&mut self, id: ChunkId, source: BenefactorId, hosts: &Hosts, now: Now) -> Result<Command, Care> {
-        let Plan { mut from, make, taken } = self.plan(&id, hosts).ok_or(Care::Blocked)?;
+        let Plan { from, make, taken } = self.plan(&id, hosts).ok_or(Care::Blocked)?;
         // One that its owner has paused, or whose disk the owner's work needs, only where nobody else can.
         let is_to_rest = |held: &Held| {
             self.registry.get(held.benefactor).is_some_and(|one| {
                 one.load.wish == OwnerWish::Pause || one.load.state == StorageState::Refusing
             })
         };
-        from.sort_by_key(|held| {
-            (self.copies.is_tried(&id, held), is_to_rest(held), held.benefactor != source)
+        let chunk = self.locations.get(&id).ok_or(Care::Blocked)?;
+        let holders = taken.clone();
+        // Who is to let go of the chunk isn't given it anew.
+        let never: Vec<BenefactorId> = taken.into_iter().chain(chunk.owing()).collect();
+        let turn = u64::from_le_bytes(*id.0.first_chunk::<8>().ok_or(Care::Blocked)?);
+        let room_bytes = needs_at_most(chunk.length);
+        // A chunk that survives a loss waits for those that are busy; one that doesn't, they take.
+        let survives = chunk.distance_staying(&self.registry) > 1;
+        let insist_until = usize::from(!survives);
+        let wish = Wish { width: make.len(), avoid: &never, room_bytes, turn, insist_until };
+        // What a source can't send, another one should.
+        let has_way = |held: &Held| {
+            let reach = Reach { registry: &self.registry, from: held.benefactor };
+            reach.gathers(&from, held)
+                && reach.any(&never, |avoid| {
+                    !self.destinations(&hosts.all, &Wish { avoid, ..wish }, &holders).is_empty()
+                })
+        };
+        let ways: Vec<bool> = from.iter().map(has_way).collect();
+        let mut ordered: Vec<(Held, bool)> = from.into_iter().zip(ways).collect();
+        ordered.sort_by_key(|(held, has_way)| {
+            (self.copies.is_tried(&id, held), !has_way, is_to_rest(held), held.benefactor != source)
         });
+        let mut from: Vec<Held> = ordered.into_iter().map(|(held, _)| held).collect();
         let Held { benefactor, encoding, .. } = *from.first().ok_or(Care::Blocked)?;
         if benefactor != source {
             self.copies.hand(id, benefactor);
             return Err(Care::Postponed);
         }
-        if encoding.code.is_copy() {
-            from.truncate(1); // Each copy suffices alone.
+        match encoding.code.is_copy() {
+            true => from.truncate(1), // Each copy suffices alone.
+            // Those last of which it can't get any.
+            false => {
+                let unreached: Vec<BenefactorId> = self.registry.unreached(source, true).collect();
+                from.sort_by_key(|held| (held.benefactor != source, unreached.contains(&held.benefactor)));
+            }
         }
-        let holders = taken.clone();
-        let chunk = self.locations.get(&id).ok_or(Care::Blocked)?;
-        // Who is to let go of the chunk isn't given it anew.
-        let never: Vec<BenefactorId> = taken.into_iter().chain(chunk.owing()).collect();
-        let avoid: Vec<BenefactorId> = never.iter().copied().chain(self.copies.avoided(source)).collect();
-        let turn = u64::from_le_bytes(*id.0.first_chunk::<8>().ok_or(Care::Blocked)?);
+        let avoided: Vec<BenefactorId> = never.iter().copied().chain(self.copies.avoided(source)).collect();
         let bytes = u64::from(chunk.length);
-        let room_bytes = needs_at_most(chunk.length);
-        // A chunk that survives a loss waits for those that are busy; one that doesn't, they take.
-        let survives = chunk.distance_staying(&self.registry) > 1;
-        let insist_until = usize::from(!survives);
-        let wish = Wish { width: make.len(), avoid: &avoid, room_bytes, turn, insist_until };
-        let destinations = self.destinations(&hosts.all, &wish, &holders);
+        let mut care = Care::Copied;
+        let mut avoid = [&avoided[..], &Vec::from_iter(self.registry.unreached(source, true))].concat();
+        let mut destinations = self.destinations(&hosts.all, &Wish { avoid: &avoid, ..wish }, &holders);
+        if destinations.is_empty() && self.registry.cuts.is_any() {
+            care = Care::CopiedSlowly;
+            avoid = [&avoided[..], &Vec::from_iter(self.registry.unreached(source, false))].concat();
+            destinations = self.destinations(&hosts.all, &Wish { avoid: &avoid, ..wish }, &holders);
+        }
         let address = |id: BenefactorId| Some(self.registry.get(id)?.address.clone());
         let new = |(to, index): (&BenefactorId, &Option<u8>)| {
             let made = if index.is_some() { encoding } else { EncodingId::PLAIN };
@@ -396,16 +441,15 @@ impl Core {
         };
         let sources: Vec<SourceBlock> = from.iter().filter_map(source_block).collect();
         if blocks.is_empty() {
-            let others = Wish { avoid: &never, ..wish };
             let is_avoided =
-                never.len() < avoid.len() && !self.destinations(&hosts.all, &others, &holders).is_empty();
+                never.len() < avoid.len() && !self.destinations(&hosts.all, &wish, &holders).is_empty();
             return Err(if is_avoided { Care::Postponed } else { Care::Blocked });
         }
         let to = blocks.iter().map(|block| block.to).collect();
         let bytes = bytes.saturating_mul(blocks.len() as u64);
         let until_ms = now.ms + COPY_LATE_MS;
         self.copies.start(id, Running { from: source, encoding, to, bytes, until_ms });
-        self.locations.care_for(&id, Care::Copied, &self.registry);
+        self.locations.care_for(&id, care, &self.registry);
         Ok(Command::Make(Make { chunk: id, from: sources, blocks }))
     }
 

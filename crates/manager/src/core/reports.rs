@@ -407,6 +407,9 @@ impl Core {
             // Only now it is known what nobody has.
             self.walk(Walk::All(0));
         }
+        if self.registry.cuts.is_news() || !changes.seen.is_empty() && self.registry.cuts.is_any() {
+            self.look_at_cuts();
+        }
         if changes.seen.is_empty() {
             return;
         }

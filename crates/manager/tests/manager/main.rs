@@ -8,6 +8,7 @@ mod care;
 mod checks;
 mod coded;
 mod creation;
+mod cuts;
 mod damage;
 mod departures;
 mod drain;

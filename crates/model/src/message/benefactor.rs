@@ -473,3 +473,20 @@ pub struct FailedCopy {
     #[n(1)]
     pub to: Option<BenefactorId>,
 }
+
+/// Another benefactor that this one can't send to at present, as it found by trying.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct Unreached {
+    /// The other one.
+    #[n(0)]
+    pub to: BenefactorId,
+    /// Where it was tried: one that serves elsewhere by now may be reached.
+    #[n(1)]
+    pub address: String,
+    /// Since when, milliseconds before now.
+    #[n(2)]
+    pub for_ms: u64,
+    /// It can be reached, and takes so long for a block that others should take it.
+    #[n(3)]
+    pub is_slow: bool,
+}

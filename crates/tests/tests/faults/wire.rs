@@ -79,7 +79,11 @@ fn answer(stream: &mut UnixStream) -> Option<(u8, Vec<u8>)> {
     let (mut body, mut payload) = (vec![0; length(16)], vec![0; length(20)]);
     stream.read_exact(&mut body).ok()?;
     stream.read_exact(&mut payload).ok()?;
-    Some((head[4], body))
+    match head[4] {
+        // That the server is there is no answer.
+        kind if kind == Kind::Alive as u8 => answer(stream),
+        kind => Some((kind, body)),
+    }
 }
 
 /// A connection that was let in.

@@ -43,6 +43,8 @@ enum Trouble {
     Slow(Place),
     Refusing(Place),
     Parted(Place, Place),
+    /// Nothing goes from the one to the other.
+    OneWay(Place, Place),
 }
 
 /// A process of the world.
@@ -161,7 +163,8 @@ impl Life {
                     self.world.log.say(format_args!("a connection of {ends:?} is cut"));
                 }
             }
-            20..25 => self.part_two(),
+            20..23 => self.part_two(),
+            23..25 => self.part_benefactors(),
             25..27 => self.isolate(),
             27..30 => self.hinder(),
             30..33 => self.stop(),
@@ -244,6 +247,28 @@ impl Life {
         }
     }
 
+    /// A benefactor that the manager and the clients reach doesn't hear another one any more, or all of them, or isn't heard, or both.
+    fn part_benefactors(&mut self) {
+        let all: Vec<Place> = self.world.benefactors.iter().map(|one| one.process.place).collect();
+        let random = &mut self.world.random;
+        let time = random.ms(1_000..60_000);
+        let one = *random.one_of(&all);
+        let mut others: Vec<Place> = all.into_iter().filter(|other| *other != one).collect();
+        if random.once_in(2) {
+            others = vec![*random.one_of(&others)];
+        }
+        let (hears, is_heard) = *random.one_of(&[(false, true), (true, false), (false, false)]);
+        self.say(format_args!("the benefactor at {one} hears those at {others:?}: {hears}, and is heard: {is_heard}; for {time:?}"));
+        for other in others {
+            for (from, to, passes) in [(other, one, hears), (one, other, is_heard)] {
+                if !passes {
+                    self.world.network.part_way(from, to);
+                    self.lasts(time, Trouble::OneWay(from, to));
+                }
+            }
+        }
+    }
+
     /// Somebody hears nobody any more.
     fn isolate(&mut self) {
         let who = self.any();
@@ -295,6 +320,7 @@ impl Life {
             Trouble::Slow(place) => world.network.set_slow(place, false),
             Trouble::Refusing(place) => world.network.set_refusing(place, false),
             Trouble::Parted(one, other) => world.network.join(one, other),
+            Trouble::OneWay(from, to) => world.network.join_way(from, to),
         }
     }
 

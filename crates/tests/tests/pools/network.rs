@@ -125,6 +125,16 @@ impl Network {
         self.shared.healed.notify_waiters();
     }
 
+    /// Lets nothing pass from the one to the other.
+    pub fn part_way(&self, from: Place, to: Place) {
+        self.shared.lock().parted.insert((from, to));
+    }
+
+    pub fn join_way(&self, from: Place, to: Place) {
+        self.shared.lock().parted.remove(&(from, to));
+        self.shared.healed.notify_waiters();
+    }
+
     pub fn set_slow(&self, place: Place, is_slow: bool) {
         let slow = &mut self.shared.lock().slow;
         if is_slow {

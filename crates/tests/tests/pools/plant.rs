@@ -25,10 +25,10 @@ impl Plant {
     pub const ALL: [(Self, u64); 7] = [
         (Self::DiskForgets, 0),
         (Self::StoreIsSetBack, 0),
-        (Self::SpoolIsLost, 3),
-        (Self::ToldBeforeStored, 0),
-        (Self::TwoDisksAreLost, 0),
-        (Self::MemoryIsCalledDisk, 14),
+        (Self::SpoolIsLost, 10),
+        (Self::ToldBeforeStored, 12),
+        (Self::TwoDisksAreLost, 3),
+        (Self::MemoryIsCalledDisk, 20),
         (Self::NeverJoined, 0),
     ];
 }

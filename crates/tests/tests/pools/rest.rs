@@ -221,6 +221,7 @@ fn missing(status: &PoolStatus) -> Option<String> {
     let away = status.benefactors.iter().filter(|one| one.state != BenefactorState::Online).count() as u64;
     let memories = status.benefactors.iter().filter(|one| one.tier == Tier::Memory);
     let in_memory = memories.map(|one| one.load.blocks).sum();
+    let cut = status.benefactors.iter().filter(|one| !one.unreached.is_empty()).count() as u64;
     let counts = [
         ("benefactors are away", away),
         ("chunks lack blocks", status.chunks_at_risk),
@@ -230,6 +231,7 @@ fn missing(status: &PoolStatus) -> Option<String> {
         ("benefactors are set back", status.set_back.len() as u64),
         ("chunks are in memory alone", status.memory.chunks_alone),
         ("blocks are in memory", in_memory),
+        ("benefactors can't send to others", cut),
     ];
     let wrong: Vec<String> = counts
         .iter()

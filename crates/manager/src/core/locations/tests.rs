@@ -36,7 +36,8 @@ enum Event {
 fn event() -> impl Strategy<Value = Event> {
     let (chunk, benefactor) = (0..CHUNKS, 0..BENEFACTORS);
     let wish = prop_oneof![Just(OwnerWish::Serve), Just(OwnerWish::Pause), Just(OwnerWish::Drain)];
-    let care = prop_oneof![Just(Care::Waits), Just(Care::Copied), Just(Care::Failed)];
+    let care =
+        prop_oneof![Just(Care::Waits), Just(Care::Copied), Just(Care::CopiedSlowly), Just(Care::Failed)];
     prop_oneof![
         (chunk.clone(), 0..4u8, benefactor.clone())
             .prop_map(|(chunk, number, at)| Event::Confirm(chunk, number, at)),
@@ -209,7 +210,7 @@ proptest! {
             let is_movable = |chunk: &&&Chunk| match chunk.care {
                 Care::Copied => chunk.is_there(&registry),
                 Care::Waits => !chunk.sources(&registry).is_empty(),
-                Care::Blocked | Care::Postponed | Care::Failed => false,
+                Care::Blocked | Care::Postponed | Care::CopiedSlowly | Care::Failed => false,
             };
             let total = locations.exposure.total();
             prop_assert_eq!(total.chunks, lacking.len() as u64);

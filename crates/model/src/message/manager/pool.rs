@@ -177,18 +177,27 @@ pub struct BenefactorInfo {
     /// Where it keeps blocks.
     #[n(7)]
     pub tier: Tier,
+    /// Other benefactors that are on-line and that it can't send to, by its own word.
+    #[n(8)]
+    pub unreached: Vec<BenefactorId>,
+    /// For how long it has not reached the first one of them, milliseconds; 0: there are none.
+    #[n(9)]
+    pub unreached_ms: u64,
+    /// It can't send to as many others as have to get copies of what is stored there: a writer that stores something there alone has to store all copies.
+    #[n(10)]
+    pub is_cut_off: bool,
     /// What its host calls itself, as it said when it joined; empty: it is one of the manager's machine. This and what follows is told
     /// with the pool's status alone.
-    #[n(8)]
+    #[n(11)]
     pub host: String,
     /// Its host was shut out: nothing counts of what it has.
-    #[n(9)]
+    #[n(12)]
     pub is_shut_out: bool,
     /// What its disk refused, if it did.
-    #[n(10)]
+    #[n(13)]
     pub disk: Option<DiskFailure>,
     /// A second process that has its number and is refused, if there is one.
-    #[n(11)]
+    #[n(14)]
     pub twin: Option<Twin>,
 }
 

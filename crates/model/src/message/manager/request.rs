@@ -10,7 +10,7 @@ use crate::block::{BlockId, EncodingId};
 use crate::chunk_map::MapRoot;
 use crate::id::{BenefactorId, ChunkId, ClientId, Ino, KeyId, MachineId, OpId, SessionId};
 use crate::journal::Reach;
-use crate::message::benefactor::{BenefactorLoad, Decoded, FailedCopy, Seen};
+use crate::message::benefactor::{BenefactorLoad, Decoded, FailedCopy, Seen, Unreached};
 use crate::message::handshake::MemberId;
 use crate::receipt::Receipt;
 use crate::signed::Signed;
@@ -623,6 +623,23 @@ pub enum ManagerRequest {
         /// Number of its last registration: what was sent before that is out of date.
         #[n(1)]
         registration: u64,
+    },
+    /// All other benefactors that this one can't send to now. Takes the place of what it said before; a registration says that there are none. Answered by
+    /// `Benefactors` with a few others that it should try as well.
+    #[n(74)]
+    Unreached {
+        /// Whose word it is.
+        #[n(0)]
+        id: BenefactorId,
+        /// Number of its last registration: what was sent before that is out of date.
+        #[n(1)]
+        registration: u64,
+        /// The others.
+        #[n(2)]
+        unreached: Vec<Unreached>,
+        /// It tried several, and has reached no other benefactor since.
+        #[n(3)]
+        reaches_none: bool,
     },
     /// A keeper of the journal asks for what follows on what it has. Answered by `Journal`: with commits as soon as there are some, or with a
     /// part of a base; with nothing after a second. By `Done` for a benefactor that is no keeper.

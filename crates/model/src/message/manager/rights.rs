@@ -55,6 +55,7 @@ impl Request {
             | Self::Inventory { .. }
             | Self::Heartbeat { .. }
             | Self::Orders { .. }
+            | Self::Unreached { .. }
             | Self::Journal { .. } => role == Role::Benefactor,
             Self::Collect { .. }
             | Self::Forget { .. }
@@ -120,6 +121,7 @@ impl Request {
             | Self::Inventory { id, .. }
             | Self::Heartbeat { id, .. }
             | Self::Orders { id, .. }
+            | Self::Unreached { id, .. }
             | Self::Journal { id, .. } => Some(*id),
             _ => None,
         }
@@ -200,6 +202,7 @@ impl Request {
             | Self::Inventory { .. }
             | Self::Heartbeat { .. }
             | Self::Orders { .. }
+            | Self::Unreached { .. }
             | Self::Journal { .. } => Ok(()),
         }
     }
