@@ -18,12 +18,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use stdchk_model::BenefactorId;
 use stdchk_model::limits::UNREACHED_MAX;
-use stdchk_model::message::Asked;
-use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, Unreached};
+use stdchk_model::message::benefactor::Unreached;
 use stdchk_model::message::handshake::Role;
-use stdchk_model::{BenefactorId, Permit};
-use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Connection, Identity};
+use stdchk_net::{BufferPool, CallError, Connection, Identity};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
@@ -195,20 +194,15 @@ impl Reach {
         }
     }
 
+    /// Whether the way to it works: it greets. One whose disk is busy answers nothing else for long.
     async fn answers(&self, address: &str) -> Result<(), CallError> {
-        let asked = async {
-            let open = Connection::open(Role::Benefactor, address, &self.identity, &self.buffers).await?;
-            let request = Asked { request: BenefactorRequest::Status, with: Some(Vec::<Permit>::new()) };
-            let answer: Result<(BenefactorReply, Buffer), _> =
-                open.call(&request, Bytes::new(), TRY_TIMEOUT).await;
-            // A refusal came over the way, too.
-            match answer {
-                Ok(_) | Err(CallError::Refused(_)) => Ok(()),
-                Err(error) => Err(error),
-            }
-        };
+        let open = Connection::open(Role::Benefactor, address, &self.identity, &self.buffers);
         let late = |_| CallError::Timeout { address: address.to_owned(), seconds: TRY_TIMEOUT.as_secs() };
-        timeout(TRY_TIMEOUT, asked).await.map_err(late)?
+        match timeout(TRY_TIMEOUT, open).await.map_err(late)? {
+            // A refusal came over the way, too.
+            Ok(_) | Err(CallError::Refused(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 }
 

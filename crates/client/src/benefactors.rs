@@ -210,6 +210,11 @@ impl Benefactors {
         links.iter().filter(|(_, link)| link.doubt == Some(Doubt::Failed)).map(|(id, _)| *id).collect()
     }
 
+    /// Whether this client has heard of other benefactors.
+    pub(crate) fn are_others(&self, id: BenefactorId) -> bool {
+        self.links.lock().keys().any(|other| *other != id)
+    }
+
     /// Benefactors that writers choose behind all others.
     pub(crate) fn passed_over(&self) -> Vec<BenefactorId> {
         let links = self.links.lock();

@@ -22,6 +22,7 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -57,6 +58,8 @@ const SILENCE_LOOK: Duration = Duration::from_secs(1);
 /// Pause between two tries to reach a server that refuses, and time that is left to an old connection once a new one has greeted: both may come
 /// to a server that stood still.
 const RACE_PAUSE: Duration = Duration::from_millis(250);
+/// The longest such pause, at a server that refuses again and again.
+const RACE_PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// A call is waited for so many times its limit at most, from when its request is with the system; no longer than this time, unless the limit
 /// itself is longer.
@@ -240,11 +243,12 @@ impl Connection {
         let connect = |cause: String| CallError::Connect { address: address.to_owned(), cause };
         let opened = timeout(CONNECT_TIMEOUT, greet(server, address, identity)).await;
         let late = |_| connect(format!("no answer within {} s", CONNECT_TIMEOUT.as_secs()));
-        let (reader, writer, pool, here) = opened.map_err(late)?.map_err(|error| match error.downcast() {
+        let opened = opened.map_err(late)?.map_err(|error| match error.downcast() {
             Ok(Failure { code: ErrorCode::Unavailable, message, .. }) => connect(message),
             Ok(refused) => refused.into(),
             Err(error) => connect(error.to_string()),
         })?;
+        let Opened { reader, writer, pool, here, socket } = opened;
         let (outgoing, queue) = mpsc::unbounded_channel();
         let pending: Pending = Arc::new(Mutex::new(Some(HashMap::new())));
         let (received, sent) = (reader.moved_in_all(), writer.moved_in_all());
@@ -272,6 +276,7 @@ impl Connection {
             pending: Arc::clone(&pending),
             received: Arc::clone(&received),
             superseded: Arc::clone(&superseded),
+            socket,
         };
         // Within a machine nothing is lost.
         let watching = socket_of(address).is_none().then(|| tokio::spawn(watch.keep()).abort_handle());
@@ -495,6 +500,7 @@ struct Watch {
     pending: Pending,
     received: Arc<AtomicU64>,
     superseded: Arc<AtomicBool>,
+    socket: Option<OwnedFd>,
 }
 
 impl Watch {
@@ -521,9 +527,20 @@ impl Watch {
                     "a connection on which nothing comes any more is given up for a new one"
                 );
                 self.superseded.store(true, Ordering::Relaxed);
+                self.forget_what_is_sent();
                 self.pending.lock().take();
                 return;
             }
+        }
+    }
+
+    /// Ends the socket at once and drops what the system would go on sending: a request that arrived after its repetition on the new
+    /// connection, and after what followed that, would be carried out once more.
+    fn forget_what_is_sent(&self) {
+        if let Some(socket) = &self.socket
+            && let Err(error) = rustix::net::connect_unspec(socket)
+        {
+            tracing::warn!(address = self.address, %error, "a silent connection can't be ended at once");
         }
     }
 
@@ -533,14 +550,18 @@ impl Watch {
 
     /// Tries new connections until one greets or something comes on the old one; whether the new one came first.
     async fn is_overtaken(&self, before: u64) -> bool {
+        let mut pause = RACE_PAUSE;
         loop {
             let greeted = timeout(CONNECT_TIMEOUT, greet(self.server, &self.address, &self.identity)).await;
-            tokio::time::sleep(RACE_PAUSE).await;
+            tokio::time::sleep(pause).await;
             if self.received() != before || self.pending.lock().is_none() {
                 return false;
             }
-            if matches!(greeted, Ok(Ok(_))) {
-                return true;
+            match greeted {
+                Ok(Ok(_)) => return true,
+                // A server that refuses at once is not asked at once again.
+                Ok(Err(_)) => pause = (2 * pause).min(RACE_PAUSE_MAX),
+                Err(_) => pause = RACE_PAUSE,
             }
         }
     }
@@ -560,11 +581,18 @@ impl Drop for Forget<'_> {
     }
 }
 
-type Opened = (Patient<BufReader<Incoming>>, Patient<Outgoing>, PoolId, Option<IpAddr>);
+/// A connection on which both sides have greeted.
+struct Opened {
+    reader: Patient<BufReader<Incoming>>,
+    writer: Patient<Outgoing>,
+    pool: PoolId,
+    here: Option<IpAddr>,
+    socket: Option<OwnedFd>,
+}
 
 /// Connects and greets. A refusal is an error with a [`Failure`] within.
 async fn greet(server: Role, address: &str, identity: &Identity) -> io::Result<Opened> {
-    let Connected { stream: (reader, writer), peer, here } =
+    let Connected { stream: (reader, writer), peer, here, socket } =
         connect(address, identity.keys.as_deref()).await?;
     let (mut reader, mut writer) =
         (Patient::new(buffered(reader), PATIENCE), Patient::new(writer, REQUEST_PATIENCE));
@@ -592,7 +620,7 @@ async fn greet(server: Role, address: &str, identity: &Identity) -> io::Result<O
             format!("no {} of this pool answers there: another one has taken its address", server.name());
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
     }
-    Ok((reader, writer, pool, here))
+    Ok(Opened { reader, writer, pool, here, socket })
 }
 
 /// Says what a connection begins with and reads the answer to it.

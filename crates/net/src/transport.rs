@@ -11,6 +11,7 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -107,12 +108,14 @@ pub(crate) struct Connected {
     pub(crate) peer: Peer,
     /// The address of this machine on the way there; `None`: it doesn't lead over the network.
     pub(crate) here: Option<IpAddr>,
+    /// The socket of the network once more, to end it whoever else uses it.
+    pub(crate) socket: Option<OwnedFd>,
 }
 
 /// Connects to an address.
 pub(crate) async fn connect(address: &str, keys: Option<&Keys>) -> io::Result<Connected> {
     let connecting = simulated().map(|network| network.connect(address));
-    let own = |stream| Connected { stream, peer: Peer::Own, here: None };
+    let own = |stream| Connected { stream, peer: Peer::Own, here: None, socket: None };
     match (connecting, socket_of(address)) {
         (Some(connecting), _) => Ok(own(connecting.await?)),
         (None, Some(path)) => {
@@ -123,14 +126,15 @@ pub(crate) async fn connect(address: &str, keys: Option<&Keys>) -> io::Result<Co
         (None, None) => {
             let keys = keys.ok_or_else(no_keys)?;
             let stream = eyeballs::connect(address, keys.client(), keys.server_name()).await?;
-            let here = Some(stream.get_ref().0.get_ref().local_addr()?.ip());
+            let tcp = stream.get_ref().0.get_ref();
+            let (here, socket) = (Some(tcp.local_addr()?.ip()), Some(tcp.as_fd().try_clone_to_owned()?));
             let member = keys.member_of(stream.get_ref().1.peer_certificates())?;
             let member = member.ok_or(io::ErrorKind::InvalidData)?;
             if keys.is_revoked(member.id) {
                 return Err(io::Error::new(io::ErrorKind::PermissionDenied, "its keys were revoked"));
             }
             let peer = Peer::Member(member);
-            Ok(Connected { stream: of_tls(stream.into()), peer, here })
+            Ok(Connected { stream: of_tls(stream.into()), peer, here, socket })
         }
     }
 }

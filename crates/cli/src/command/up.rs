@@ -423,8 +423,8 @@ fn connect(runtime: &Runtime, home: &Home, record: &PoolRecord, context: &Contex
         Err(failure) if failure.code == ErrorCode::Denied && record.manager.is_some() => {
             let object = format!("this host, at manager {}", home.manager_address(record));
             let cause = format!("it is shut out: {}", failure.message);
-            let next = "nothing was started. If that is wrong, remove the folder `keys` and `pool.json` of its data folder, and let it join \
-                        anew with a token";
+            let next = "If that is wrong: `stdchk down`, remove the folder `keys` and `pool.json` of its data folder, and let it join anew \
+                        with a token";
             Err(CommandError::new(Exit::Other, object, cause, next))
         }
         Err(_) => Ok(None),

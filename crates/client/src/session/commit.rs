@@ -249,7 +249,11 @@ impl Session {
                     Err(error) => {
                         tracing::warn!(%benefactor, %error, blocks = blocks.len(), "a benefactor can't make blocks durable");
                         self.chunks.gone(&blocks, benefactor);
-                        self.pool.benefactors.pass_over(benefactor, PassedOver::Unkept);
+                        // A connection that ends says little: it may have been started again.
+                        let is_late = matches!(error, CallError::Timeout { .. });
+                        let is_unkept = is_late || !error.is_transport();
+                        let why = if is_unkept { PassedOver::Unkept } else { PassedOver::Slow };
+                        self.pool.benefactors.pass_over(benefactor, why);
                         if !error.is_transport() {
                             unkept = Some((benefactor, format!("can't make them durable ({error})")));
                         }
@@ -281,7 +285,8 @@ impl Session {
         let mut syncs = JoinSet::new();
         for (benefactor, blocks) in unsecured {
             let pool = Arc::clone(&self.pool);
-            let is_only_there = self.chunks.would_lose(&blocks, benefactor);
+            let is_only_there =
+                !pool.benefactors.are_others(benefactor) || self.chunks.would_lose(&blocks, benefactor);
             let limit = if is_only_there { SYNC_TIMEOUT } else { SYNC_ELSEWHERE };
             syncs.spawn(async move {
                 let mut answers = Vec::new();
@@ -349,7 +354,7 @@ impl Session {
         needed: &HashSet<ChunkId>,
         told: (TimeNs, VersionState, u64),
     ) -> Result<VersionInfo, Failure> {
-        let (mut refused, mut looked_at): (Option<Retry>, _) = (None, Instant::now());
+        let (mut refused, mut looked_at): (Option<Retry>, Option<Instant>) = (None, None);
         let (mut recounts, mut left) = (0, HashSet::new());
         loop {
             self.settle(needed).await.inspect_err(|failure| self.fail(failure))?;
@@ -363,7 +368,7 @@ impl Session {
                 // Where the manager has forgotten the session, what it stored may be gone.
                 Err(failure) if failure.code == ErrorCode::Stale => {
                     self.reattach().await?;
-                    refused = None;
+                    (refused, looked_at) = (None, None);
                 }
                 // The manager, or a benefactor, was started again moments ago, or a collection came between.
                 Err(failure)
@@ -374,8 +379,8 @@ impl Session {
                             .await =>
                 {
                     tracing::debug!(%failure, "asking for receipts again");
-                    if looked_at.elapsed() >= GONE_EVERY {
-                        looked_at = Instant::now();
+                    if looked_at.get_or_insert_with(Instant::now).elapsed() >= GONE_EVERY {
+                        looked_at = Some(Instant::now());
                         self.leave_gone().await;
                         self.leave_refused(needed).await?;
                     }
@@ -443,8 +448,9 @@ impl Session {
     async fn leave_refused(&self, needed: &HashSet<ChunkId>) -> Result<HashSet<BenefactorId>, Failure> {
         self.settle(needed).await.inspect_err(|failure| self.fail(failure))?;
         let _turn = self.telling.lock().await;
-        let mut refused = HashSet::new();
+        let (mut refused, mut is_unsure) = (HashSet::new(), false);
         while let Some((benefactor, receipt)) = self.chunks.take_receipt() {
+            let blocks: Vec<BlockId> = receipt.blocks.iter().map(|stored| stored.block).collect();
             let told = ManagerRequest::Receipts { session: self.id, receipts: vec![(benefactor, receipt)] };
             match self.pool.manager.ask(&told).await {
                 Ok(_) => {}
@@ -456,15 +462,24 @@ impl Session {
                 {
                     tracing::warn!(%benefactor, %failure, "a benefactor's receipts don't count");
                     self.pool.benefactors.pass_over(benefactor, PassedOver::Unkept);
-                    refused.insert(benefactor);
+                    // The manager may hear of it in a moment, and nobody else has these.
+                    let may_count =
+                        failure.code == ErrorCode::Outdated && self.chunks.would_lose(&blocks, benefactor);
+                    match may_count {
+                        true => is_unsure = true,
+                        false => _ = refused.insert(benefactor),
+                    }
                 }
                 // The next commit meets it, too.
                 Err(failure) => {
                     tracing::debug!(%failure, "receipts could not be told apart");
-                    self.chunks.forget_receipts();
+                    is_unsure = true;
                     break;
                 }
             }
+        }
+        if is_unsure {
+            self.chunks.forget_receipts();
         }
         self.stripe.leave(&refused).await;
         self.chunks.leave(&refused);

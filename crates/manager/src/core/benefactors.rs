@@ -43,7 +43,7 @@ const ROUND_MS: u64 = 2_000;
 /// Others wait for the inventories of one host's benefactors for one of so many parts of the time at most.
 const AWAITED_SHARE: u64 = 10;
 /// Longest address, bytes: a host name has at most 253, a port 5 digits.
-const ADDRESS_BYTES_MAX: usize = 300;
+pub(super) const ADDRESS_BYTES_MAX: usize = 300;
 
 /// What permits for a benefactor's blocks are made with. Keys follow each other; the benefactor takes those of the last two.
 #[derive(Clone, Debug)]

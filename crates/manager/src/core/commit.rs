@@ -64,6 +64,10 @@ impl Core {
         if state == VersionState::Lost {
             return Err(invalid("what is committed isn't lost"));
         }
+        // A request that was asked anew on another connection may arrive after those that followed.
+        if self.sessions.get_mut(session, now.ms)?.committed.is_some_and(|committed| changes < committed) {
+            return Err(invalid("what the session has committed since holds later changes"));
+        }
         if !receipts.is_empty() {
             self.take_receipts(session, &receipts, now)?;
         }

@@ -21,7 +21,7 @@ use stdchk_model::message::manager::{BenefactorInfo, BenefactorState, ManagerRep
 use stdchk_model::{BenefactorId, ErrorCode, Failure};
 use stdchk_placement::HostState;
 
-use super::benefactors::Registry;
+use super::benefactors::{ADDRESS_BYTES_MAX, Registry};
 use super::walks::Walk;
 use super::{Answer, Core, Now};
 
@@ -180,6 +180,10 @@ impl Core {
     ) -> Answer {
         if unreached.len() > UNREACHED_MAX {
             let message = format!("a benefactor names at most {UNREACHED_MAX} others that it can't send to");
+            return Err(Failure::new(ErrorCode::Invalid, message));
+        }
+        if unreached.iter().any(|one| one.address.len() > ADDRESS_BYTES_MAX) {
+            let message = format!("an address has at most {ADDRESS_BYTES_MAX} characters");
             return Err(Failure::new(ErrorCode::Invalid, message));
         }
         self.registry.registered(id, registration)?;

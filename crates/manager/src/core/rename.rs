@@ -12,6 +12,11 @@ use super::inode::{Body, File, Version};
 use super::lineage::{Lineage, LineageId};
 use super::namespace::{Namespace, exists};
 
+/// Versions that two files may have had together for a rename to hand the earlier ones on.
+const HANDED_ON_MAX: u64 = 1 << 40;
+/// The session of versions that nobody wrote.
+const NOBODY: SessionId = SessionId([0; 16]);
+
 /// A name in a directory.
 type Place<'a> = (Ino, &'a str);
 
@@ -94,10 +99,13 @@ impl Namespace {
         let last_name = self.inode(from)?.links == 1;
         let (Ok(old), Ok(_)) = (self.file(from), self.file(to)) else { return Ok(()) };
         let replaced = old.newest().map(|(_, version)| version.session);
-        if !last_name || replaced.is_none() || !self.lets(from, Access::READ) {
+        // The numbers of both add up: two files that replace each other in turn, held open, would double them each time.
+        let numbers = old.next_version.saturating_add(self.file(to)?.next_version);
+        if !last_name || replaced.is_none() || !self.lets(from, Access::READ) || numbers > HANDED_ON_MAX {
             return Ok(());
         }
-        if let Some(replaced) = replaced {
+        // Versions that nobody wrote are of no session.
+        if let Some(replaced) = replaced.filter(|session| *session != NOBODY) {
             self.replaced.insert(replaced, self.lived_ms);
         }
         if self.file(to)?.newest().is_none() && existing != Existing::ReplaceOnCommit {
@@ -164,7 +172,7 @@ impl Namespace {
             position: self.position,
             state: VersionState::Closed,
             stored_bytes: 0,
-            session: SessionId([0; 16]),
+            session: NOBODY,
             root: MapRoot::Inline { map: ChunkMap::default().encode() },
             hole_bytes: 0,
             wanted,

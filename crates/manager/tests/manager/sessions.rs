@@ -738,3 +738,20 @@ fn a_commit_that_began_before_the_file_was_closed_early_does_not_clear_the_recor
         assert_eq!(pool.status().versions_lost, lost, "the commit has {commit_has} changes of 2");
     }
 }
+
+#[test]
+fn a_commit_that_arrives_after_a_later_one_of_its_session_is_refused() {
+    let mut pool = Pool::with_benefactors(1);
+    let ino = pool.make(Ino::ROOT, "file", FileKind::File);
+    pool.open(1, ino);
+    pool.secure(1, &[1, 2], &[0]);
+    pool.changes = 7;
+    pool.commit(1, &[1]).unwrap();
+    pool.changes = 8;
+    let newest = pool.commit(1, &[2]).unwrap();
+    pool.secure(1, &[1], &[0]);
+    pool.changes = 7;
+    let refused = pool.commit(1, &[1]).unwrap_err();
+    assert_eq!(refused.code, ErrorCode::Invalid, "{refused}");
+    assert_eq!(pool.attr("file").unwrap().version, newest);
+}
