@@ -105,16 +105,26 @@ impl World {
         if self.claimed.is_empty() {
             return;
         }
-        let (named, holders) = (self.named(), self.holders());
-        let is_genuine = |number: &&Number| {
-            let blocks = holders.get(number).into_iter().flatten().map(|(block, _)| block);
-            suffice(blocks.filter(|block| !is_made_up(block)))
-        };
-        let (genuine, doubtful): (BTreeSet<Number>, BTreeSet<Number>) = named.iter().partition(is_genuine);
+        let (genuine, doubtful) = self.genuine();
         let never_genuine = doubtful.difference(&self.readable);
         self.lost.extend(never_genuine.filter(|number| self.claimed.contains(number)));
+        self.readable.retain(|number| genuine.contains(number) || doubtful.contains(number));
         self.readable.extend(genuine);
-        self.readable.retain(|number| named.contains(number));
+    }
+
+    /// The chunks that versions name: those for which genuine blocks suffice, and the others.
+    fn genuine(&mut self) -> (BTreeSet<Number>, BTreeSet<Number>) {
+        let (named, holders) = (self.named(), self.holders());
+        named.into_iter().partition(|number| {
+            let blocks = holders.get(number).into_iter().flatten().map(|(block, _)| block);
+            suffice(blocks.filter(|block| !is_made_up(block)))
+        })
+    }
+
+    /// A benefactor of ill will is about to claim blocks: what can be read by now must stay.
+    pub fn claims_begin(&mut self) {
+        let (genuine, _) = self.genuine();
+        self.readable.extend(genuine);
     }
 
     /// All that the registered backup lists can be read.

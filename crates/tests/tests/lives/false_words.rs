@@ -3,12 +3,13 @@
 //! What lies on its disk is there, and it obeys orders: what it says is the lie. Nobody else may lose anything by it. What it alone was
 //! believed to have when a version was committed is lost with its word ([`World::check`]): that is no more than its disk could lose.
 
-use stdchk_model::message::benefactor::{Decoded, FailedCopy};
+use stdchk_model::message::benefactor::{Decoded, FailedCopy, OwnerWish};
 use stdchk_model::message::manager::{Moment, StoredBlock};
 use stdchk_model::{BlockId, EncodingId, Signed};
 
 use super::adversaries::Adversary;
 use super::content::{self, id};
+use super::plant::Plant;
 use super::world::World;
 
 /// The place of the benefactor that lies, in lives that have one.
@@ -139,6 +140,8 @@ impl World {
     fn claims_blocks(&mut self) {
         let number = self.any_chunk();
         let elsewhere = self.holders().remove(&number).unwrap_or_default();
+        let others: Vec<usize> =
+            elsewhere.iter().map(|(_, node)| *node).filter(|node| *node != LIAR).collect();
         let mut all: Vec<BlockId> = elsewhere.into_iter().map(|(block, _)| block).collect();
         all.push(BlockId { chunk: id(number), encoding: EncodingId::PLAIN, index: 0 });
         let block = all[self.below(all.len())];
@@ -150,9 +153,15 @@ impl World {
             claim.stored_length = [0, 1, u32::MAX][self.below(3)];
         }
         self.note(format!("{:?} claims {}: {claim:?}", self.nodes[LIAR].id, content::shown(&block)));
+        self.claims_begin();
         self.nodes[LIAR].lies_to_manager.claims.push(claim);
         self.claimed.insert(number);
-        if self.below(4) == 0 {
+        let is_trimmed = self.below(4) == 0;
+        if self.plant == Plant::ClaimsAreBelieved {
+            // What is claimed comes late and goes first, unless the others are to go.
+            others.iter().for_each(|node| self.nodes[*node].decide(OwnerWish::Drain));
+        }
+        if is_trimmed || self.plant == Plant::ClaimsAreBelieved {
             // What there seems to be too much of is trimmed meanwhile.
             for _ in 0..6 {
                 self.long_time();

@@ -190,7 +190,7 @@ impl Plant {
         (Self::CollectsWhileSetBack, 6),
         (Self::SweepIgnoresKeepers, 9),
         (Self::MadeUpFragmentsCount, 0),
-        (Self::ClaimsAreBelieved, 1171),
+        (Self::ClaimsAreBelieved, 197),
         (Self::FenceIsOpen, 12),
         (Self::DeposedAnswers, 12),
         (Self::LesserTermObeyed, 12),
