@@ -13,6 +13,7 @@ use stdchk_model::{
 };
 
 use super::inode::Version;
+use super::sessions::Session;
 use super::{Answer, Core, Now, check_length, unavailable};
 
 /// Most chunks that a map can name: each takes some 40 bytes of it.
@@ -42,6 +43,18 @@ impl Core {
         Ok(ManagerReply::Done)
     }
 
+    /// The session that commits. Fewer changes than it has committed are refused: a request that was asked anew on another connection may
+    /// arrive after those that followed.
+    fn committing(&mut self, id: SessionId, changes: u64, now: Now) -> Result<&mut Session, Failure> {
+        let session = self.sessions.get_mut(id, now.ms)?;
+        match session.committed {
+            Some(committed) if changes < committed => {
+                Err(invalid("what the session has committed since holds later changes"))
+            }
+            _ => Ok(session),
+        }
+    }
+
     pub(super) fn commit(&mut self, request: ManagerRequest, now: Now) -> Answer {
         let ManagerRequest::Commit {
             session,
@@ -64,14 +77,10 @@ impl Core {
         if state == VersionState::Lost {
             return Err(invalid("what is committed isn't lost"));
         }
-        // A request that was asked anew on another connection may arrive after those that followed.
-        if self.sessions.get_mut(session, now.ms)?.committed.is_some_and(|committed| changes < committed) {
-            return Err(invalid("what the session has committed since holds later changes"));
-        }
         if !receipts.is_empty() {
             self.take_receipts(session, &receipts, now)?;
         }
-        let open = self.sessions.get_mut(session, now.ms)?;
+        let open = self.committing(session, changes, now)?;
         let (ino, begun_with, before) = (open.ino, open.durability, std::mem::take(&mut open.names));
         let maker = open.maker;
         let written_ms = open.opened_ms.map(|opened_ms| now.ms.saturating_sub(opened_ms));
