@@ -234,7 +234,7 @@ struct Lane {
     reach: Arc<Reach>,
 }
 
-/// What of a batch is not at its destination yet, and was not handed back.
+/// The copies of a batch that have not arrived and were not handed back.
 type UnderWay = Arc<Mutex<Vec<FailedCopy>>>;
 
 impl Lane {
@@ -266,7 +266,7 @@ impl Lane {
                         if is_stalled {
                             back.extend(drained(&mut queue).map(|work| work.failed()));
                         }
-                        // What is under way as well, once it is known that it doesn't get there in time.
+                        // Blocks under way go back as well, once it is known that they don't arrive in time.
                         if reach.is_cut(to, &address) || is_stalled && lasts >= TRICKLE {
                             back.append(&mut under_way.lock());
                         }
@@ -309,7 +309,7 @@ impl Lane {
             under_way.lock().retain(|other| *other != lost);
             match copied {
                 Ok(Ok(took)) => {
-                    // One that was slow has to be quick.
+                    // A slow destination has to be quick to count as reached.
                     if let Some(to) = lost.to.filter(|_| took < STALL) {
                         self.reach.reached(to);
                     }

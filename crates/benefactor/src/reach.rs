@@ -11,7 +11,7 @@
 //! | it takes a block in time | nothing any more |
 //! | a try of one that isn't reached succeeds; one that is slow was not tried for minutes | nothing any more |
 //!
-//! Whoever isn't reached is tried every few seconds, on a connection of its own; ever more rarely where that changes all the time.
+//! A benefactor that isn't reached is tried every few seconds, on a connection of its own; ever more rarely where that changes all the time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ const FLAPS_MAX: u32 = 5;
 /// So many that aren't reached, while no other one was since, mean that none is.
 const NONE_FROM: usize = 3;
 
-/// What is held against another benefactor.
+/// The state of the way to another benefactor that isn't reached, or is slow.
 #[derive(Clone, Debug)]
 struct Way {
     address: String,
@@ -130,7 +130,7 @@ impl Reach {
             return;
         }
         if state.ways.len() >= UNREACHED_MAX && !state.ways.contains_key(&to) {
-            // What is said beside, that it reaches none, says enough.
+            // The flag that it reaches none, which goes with the list, says enough.
             return;
         }
         let flaps = state

@@ -712,7 +712,7 @@ pub(crate) fn buffered(reader: Incoming) -> BufReader<Incoming> {
     BufReader::with_capacity(BYTES, reader)
 }
 
-/// What the task that reads has.
+/// The state of the task that reads.
 struct Reads {
     buffers: Arc<BufferPool>,
     pending: Pending,

@@ -2,7 +2,7 @@
 //!
 //! A name may have addresses of both families, of which only some work from here. So they are tried one shortly after the other, families in turn, until
 //! one has shaken hands (RFC 8305, "Happy Eyeballs"). And a packet that asks for a connection may be lost: the system asks again after
-//! one second, three, seven. Who waits for a link that has just come back shouldn't have to wait for that, so an address that says nothing is tried again
+//! one second, three, seven. A caller of a link that has just come back shouldn't have to wait for that, so an address that says nothing is tried again
 //! each second, beside the attempt before.
 
 use std::collections::VecDeque;
@@ -98,7 +98,7 @@ async fn connect_to_any(
                 attempts.spawn(attempt(to, (Arc::clone(&config), name.clone()), Arc::clone(&is_through)));
                 next = Instant::now() + if waiting.is_empty() { AGAIN_AFTER } else { NEXT_AFTER };
             }
-            // Whoever has been reached is busy with the handshake: asking again would only make that longer.
+            // A server that was reached is busy with the handshake: asking again would only make that longer.
             () = sleep_until(next), if waiting.is_empty() && !silent.is_empty() => {
                 if !is_through.load(Ordering::Relaxed) {
                     waiting.extend(silent.iter().copied());

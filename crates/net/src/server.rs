@@ -171,7 +171,7 @@ pub trait Service: Send + Sync + 'static {
         payload: Buffer,
     ) -> impl Future<Output = Result<(Self::Reply, Bytes), Failure>> + Send;
 
-    /// The caller has gone: over this connection nothing more is asked. What was asked may be under way still.
+    /// The caller has gone: over this connection nothing more is asked. Its requests may be under way still.
     fn ended(&self, caller: &Caller) {
         let _ = caller;
     }

@@ -310,7 +310,7 @@ impl Listener {
     /// Listens at an address; at a name, at all addresses that it has here. In the network, a port of 0 is any, the same one for all of them.
     ///
     /// # Errors
-    /// What the system said. Of several addresses of a name, those are left out that this machine doesn't have.
+    /// The system's message. Of several addresses of a name, those are left out that this machine doesn't have.
     pub async fn bind(address: &str) -> io::Result<Self> {
         if simulated().is_none() && socket_of(address).is_none() {
             let all = eyeballs::listen(address).await?;

@@ -118,11 +118,11 @@ pub struct BenefactorStatus {
     pub labels: BTreeMap<String, String>,
     /// Where it keeps blocks: what is in memory is lost with the machine and counts for nothing.
     pub tier: Tier,
-    /// What its host calls itself; empty: it is one of the manager's machine.
+    /// The name of its host; empty: it is one of the manager's machine.
     pub host: String,
     /// Its host was shut out of the pool: nothing counts of what it has.
     pub shut_out: bool,
-    /// What its disk refused, if it has failed.
+    /// The error of its disk, if it has failed.
     pub disk_failure: Option<String>,
     /// Another process that has its number and is refused: its folder is a copy of this one's.
     pub twin: Option<RefusedTwin>,

@@ -614,11 +614,11 @@ impl Store {
         }
     }
 
-    /// What the disk has refused, if it counts as failed, for people: at most [`CAUSE_BYTES_MAX`] bytes.
+    /// The error of the disk, if it counts as failed, for people: at most [`CAUSE_BYTES_MAX`] bytes.
     pub fn disk_failure(&self) -> Option<String> {
         let trouble = self.state.lock().trouble.as_ref().map(|trouble| trouble.cause.clone());
         let cause = trouble.or_else(|| self.available().err().map(|error| error.to_string()))?;
-        // What the system said stands behind a path, which may be long.
+        // The system's error stands behind a path, which may be long.
         let from = cause.ceil_char_boundary(cause.len().saturating_sub(CAUSE_BYTES_MAX));
         Some(cause.get(from..).unwrap_or_default().to_owned())
     }

@@ -254,7 +254,7 @@ impl Home {
     pub fn lock(&self) -> Outcome<File> {
         let path = self.data.join("run/lock");
         let opened = match own::file(&path, Access::Append) {
-            // What runs on a disk that turned read-only can be stopped.
+            // A process on a disk that turned read-only can be stopped.
             Err(error) if error.kind() == ErrorKind::ReadOnlyFilesystem => own::file(&path, Access::Read),
             opened => opened,
         };

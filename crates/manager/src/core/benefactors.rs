@@ -80,7 +80,7 @@ pub struct Benefactor {
     pub(super) connection: Option<u64>,
     /// Another process that shows its number and is refused.
     pub(super) twin: Option<RefusedTwin>,
-    /// What its disk has refused in its present life, and since when, milliseconds of the manager's life.
+    /// The error of its disk in its present life, and since when, milliseconds of the manager's life.
     pub(super) disk: Option<(String, u64)>,
     /// Whether its whole inventory arrived since it registered.
     pub reported: bool,

@@ -36,14 +36,14 @@ struct Way {
     is_slow: bool,
 }
 
-/// What one benefactor says.
+/// The word of one benefactor.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Word {
     ways: BTreeMap<BenefactorId, Way>,
     reaches_none: bool,
 }
 
-/// What all of them say.
+/// The words of all benefactors.
 #[derive(Debug, Default)]
 pub struct Cuts {
     by: BTreeMap<BenefactorId, Word>,
@@ -69,7 +69,7 @@ impl Cuts {
         self.off.contains(&id)
     }
 
-    /// What a benefactor said counts no longer.
+    /// The word of a benefactor counts no longer.
     pub fn forget(&mut self, id: BenefactorId) {
         self.is_news |= self.by.remove(&id).is_some() | self.off.remove(&id);
     }

@@ -107,7 +107,7 @@ impl Members {
         (own().find_map(|(_, member)| uid(member)), hosts.into_iter().collect())
     }
 
-    /// What a member's host calls itself; empty for one of whom the store knows nothing.
+    /// The name of a member's host, as the host says it; empty for a member that the store doesn't know.
     pub fn host(&self, id: &MemberId) -> String {
         self.all.get(id).map(|member| member.host.clone()).unwrap_or_default()
     }

@@ -313,7 +313,7 @@ impl Core {
         let Question { at, own, wanted, .. } = *self.proofs.running.get(&id)?;
         let chunk = self.locations.get(&id)?;
         let block = chunk.holders.iter().find(|holder| holder.benefactor == at && holder.block(id) == own)?;
-        // What it can't ask for, it would say that nobody shows.
+        // A holder that it can't ask would count as one that shows nothing.
         let unreached: Vec<BenefactorId> = self.registry.unreached(at, false).collect();
         let stays = |holder: &&Holder| {
             !holder.leaves(&self.registry)

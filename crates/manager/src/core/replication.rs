@@ -384,7 +384,7 @@ impl Core {
         let survives = chunk.distance_staying(&self.registry) > 1;
         let insist_until = usize::from(!survives);
         let wish = Wish { width: make.len(), avoid: &never, room_bytes, turn, insist_until };
-        // What a source can't send, another one should.
+        // Another source should send what this one can't.
         let has_way = |held: &Held| {
             let reach = Reach { registry: &self.registry, from: held.benefactor };
             reach.gathers(&from, held)

@@ -275,7 +275,7 @@ impl Core {
             let due_ms = replaced_ms.saturating_add(REPLACED_MS).saturating_sub(self.namespace.lived_ms);
             let left_ms = due_ms.max(self.thinning.not_before_ms.saturating_sub(now.ms));
             if left_ms > 0 && !self.makes_room() {
-                // What follows was replaced later, but for what a renamed file had before: that may wait as long.
+                // The versions behind it were replaced later, but for those that a renamed file had before: these may wait as long.
                 wait(left_ms);
                 break;
             }

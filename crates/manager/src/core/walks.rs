@@ -179,7 +179,7 @@ impl Core {
                 below.for_each(|walk| self.walks.queue.push_front(walk));
             }
             Body::File(_) => {
-                // Who counts some versions only has not looked at the others.
+                // A caller that counts some versions only has not looked at the others.
                 let all = newest == usize::MAX;
                 if all && inode.other_parents().next().is_some() && !self.walks.graded.insert(ino) {
                     return;

@@ -208,7 +208,7 @@ fn what_is_said_of_one_that_is_away_or_serves_elsewhere_counts_for_nothing() {
     assert!(infos(&mut pool)[0].unreached.is_empty());
     pool.write(1, ino, &[1], &[0]);
     assert_eq!(destinations(&mut pool, 0).len(), 1);
-    // Who is away is missing anyway.
+    // A benefactor that is away is missing anyway.
     say(&mut pool, 0, &[1]);
     pool.pass_alive(6_000, &[0, 2]);
     assert!(infos(&mut pool)[0].unreached.is_empty());

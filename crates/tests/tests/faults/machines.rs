@@ -108,7 +108,7 @@ fn hosts_may_do_what_they_joined_for_and_strangers_nothing() {
         as_benefactor.code == 2 && as_benefactor.stderr.contains("it is for a client"),
         "{as_benefactor:?}"
     );
-    // What was refused left no member and did not use the token up.
+    // The refusal left no member and did not use the token up.
     let members = || machines.ok(MANAGER, &["pool", "members", "--json"]).json().as_array().unwrap().len();
     let before = members();
     machines.ok(stranger, &["pool", "join", &manager, "--token", &token]);

@@ -158,7 +158,7 @@ impl World {
         self.claimed.insert(number);
         let is_trimmed = self.below(4) == 0;
         if self.plant == Plant::ClaimsAreBelieved {
-            // What is claimed comes late and goes first, unless the others are to go.
+            // A claimed block comes late and goes first, unless the others are to go.
             others.iter().for_each(|node| self.nodes[*node].decide(OwnerWish::Drain));
         }
         if is_trimmed || self.plant == Plant::ClaimsAreBelieved {

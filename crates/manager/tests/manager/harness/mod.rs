@@ -33,7 +33,7 @@ pub struct Pool {
     pub store: MemoryStore,
     pub core: Core,
     pub now: Now,
-    /// What was committed to the store: bytes of keys and records, and how many of these.
+    /// The size of what was committed to the store: bytes of keys and records, and how many of these.
     pub written: (u64, u64),
     operations: u128,
     lives: u64,

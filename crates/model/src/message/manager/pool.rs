@@ -186,14 +186,14 @@ pub struct BenefactorInfo {
     /// It can't send to as many others as have to get copies of what is stored there: a writer that stores something there alone has to store all copies.
     #[n(10)]
     pub is_cut_off: bool,
-    /// What its host calls itself, as it said when it joined; empty: it is one of the manager's machine. This and what follows is told
+    /// The name of its host, as the host said it when it joined; empty: it is one of the manager's machine. This and what follows is told
     /// with the pool's status alone.
     #[n(11)]
     pub host: String,
     /// Its host was shut out: nothing counts of what it has.
     #[n(12)]
     pub is_shut_out: bool,
-    /// What its disk refused, if it did.
+    /// The error of its disk, if it has failed.
     #[n(13)]
     pub disk: Option<DiskFailure>,
     /// A second process that has its number and is refused, if there is one.
@@ -201,13 +201,13 @@ pub struct BenefactorInfo {
     pub twin: Option<Twin>,
 }
 
-/// What the disk of a benefactor refused, after which nothing more is stored there.
+/// The error of a benefactor's disk, after which nothing more is stored there.
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
 pub struct DiskFailure {
     /// For how long the manager has known it, milliseconds.
     #[n(0)]
     pub for_ms: u64,
-    /// What the system said, for people: at most [`crate::limits::CAUSE_BYTES_MAX`] bytes.
+    /// The system's message, for people: at most [`crate::limits::CAUSE_BYTES_MAX`] bytes.
     #[n(1)]
     pub cause: String,
 }

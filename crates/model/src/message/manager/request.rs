@@ -608,7 +608,7 @@ pub enum ManagerRequest {
         /// Answers to orders to see blocks of others before its own may go.
         #[n(10)]
         seen: Vec<Seen>,
-        /// What its disk refused, after which it stores nothing more, for people; `None`: the disk is sound. At most
+        /// The error of its disk, after which it stores nothing more, for people; `None`: the disk is sound. At most
         /// [`CAUSE_BYTES_MAX`](crate::limits::CAUSE_BYTES_MAX) bytes.
         #[n(11)]
         disk: Option<String>,
