@@ -276,11 +276,12 @@ impl World {
     fn is_tidy(&mut self) -> Result<(), String> {
         let (named, mut holders) = (self.named(), self.holders());
         // A chunk that only the registered backup names stays as far from loss as its last version asked for, which the folder may
-        // not ask for any more. Its block can't go if it was made up, if there are too few to make another, or if all have one.
+        // not ask for any more. Its block can't go if it was made up, if there are too few to make another, or if all with room have one.
         let can_move = |number: &Number| {
             let at = holders.get(number).into_iter().flatten();
             let hosts: BTreeSet<usize> = at.clone().map(|(_, node)| *node).collect();
-            suffice(at.map(|(block, _)| block)) && hosts.len() < self.nodes.len()
+            let has_room = |node: &usize| !hosts.contains(node) && !self.nodes[*node].is_small();
+            suffice(at.map(|(block, _)| block)) && (0..self.nodes.len()).any(|node| has_room(&node))
         };
         let is_kept = |block: &BlockId| {
             let number = name(block);

@@ -157,14 +157,16 @@ impl World {
         }
     }
 
-    /// The manager has forgotten a benefactor as its owner wished. If its owner still does, it ends, and its disk is taken away.
+    /// The manager has forgotten a benefactor as its owner wished. If its owner still does, it ends, and its disk may be taken away.
     fn left(&mut self, node: usize) {
         let id = self.nodes[node].id;
         if self.nodes[node].wish != OwnerWish::Leave {
             return self.note(format!("{id:?} is forgotten, and its owner wishes otherwise by now"));
         }
-        self.note(format!("{id:?} leaves"));
-        self.nodes[node].leave();
+        let without_disk = self.below(2) == 0;
+        self.note(format!("{id:?} leaves, and its disk goes: {without_disk}"));
+        self.nodes[node].leave(without_disk);
+        self.gone.extend(id.filter(|_| without_disk));
         self.nodes[node].was_connected = false;
         for client in &mut self.clients {
             client.held.retain(|(_, at)| Some(*at) != id);
@@ -227,7 +229,11 @@ impl World {
                     self.nodes[node].id
                 ));
             }
-            if self.nodes[node].has_left && wish != OwnerWish::Serve || self.nodes[node].wish == wish {
+            let changes = match self.nodes[node].has_left {
+                true => wish == OwnerWish::Serve,
+                false => self.nodes[node].wish != wish,
+            };
+            if !changes {
                 continue;
             }
             self.note(format!("the owner of {:?} wishes for long: {wish:?}", self.nodes[node].id));

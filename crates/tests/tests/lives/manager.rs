@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use stdchk_manager::core::{Core, Cursor, Now, Setting, Timing};
 use stdchk_manager::store::{MemoryStore, Store as _};
 use stdchk_model::message::manager::{Change, ManagerReply, ManagerRequest};
-use stdchk_model::{BlockId, ErrorCode, Failure, MomentKey, OpId, PoolId, Redundancy};
+use stdchk_model::{BenefactorId, BlockId, ErrorCode, Failure, MomentKey, OpId, PoolId, Redundancy};
 
 use super::checks::true_distance;
 use super::content::{Number, name};
@@ -307,7 +307,10 @@ impl World {
     /// has them forgotten.
     fn forget_those_that_left(&mut self) {
         let left = self.nodes.iter().filter(|node| node.has_left).filter_map(|node| node.id);
-        let left: Vec<_> = left.collect();
+        // An older store may have given the number of one that left to another one.
+        let is_there = |id: &BenefactorId| self.nodes.iter().any(|node| node.id == Some(*id));
+        let gone = self.gone.iter().copied().filter(|id| !is_there(id));
+        let left: BTreeSet<_> = left.chain(gone).collect();
         for id in left {
             let forgotten = self.ask(ManagerRequest::Forget { id, force: false });
             self.note(format!("{id} has left since, and is to be forgotten: {}", forgotten.is_ok()));

@@ -235,11 +235,13 @@ impl Node {
         }
     }
 
-    /// The pool has forgotten it: it ends, and its disk is taken away.
-    pub fn leave(&mut self) {
+    /// The pool has forgotten it: it ends. Its disk keeps its number, its secret and what a manager has signed for it, unless the
+    /// owner takes the disk.
+    pub fn leave(&mut self, without_disk: bool) {
         self.stop(None);
-        self.disk.wipe();
-        self.had.clear();
+        if without_disk {
+            self.replace_disk();
+        }
         self.has_left = true;
     }
 

@@ -66,6 +66,8 @@ pub struct World {
     pub lost: BTreeSet<Number>,
     /// The numbers that benefactors in memory have, or had.
     pub in_memory: BTreeSet<BenefactorId>,
+    /// Numbers under which benefactors left whose owners took their disks.
+    pub gone: BTreeSet<BenefactorId>,
     /// How often each chunk was lost in memory since a version with it was acknowledged of which enough was there.
     pub lost_in_memory: BTreeMap<Number, usize>,
     /// A manager that stood still while another one took over, and believes that it leads.
@@ -146,6 +148,7 @@ impl World {
             files: Files::default(),
             lost: BTreeSet::new(),
             in_memory: BTreeSet::new(),
+            gone: BTreeSet::new(),
             lost_in_memory: BTreeMap::new(),
             stale: None,
             strays: Vec::new(),
