@@ -44,8 +44,8 @@ impl World {
         }
     }
 
-    /// A benefactor of ill will hid the moment that it remembers when the store was given up that it is of. Now it tells it, and that store is
-    /// given up once more.
+    /// A benefactor of ill will hid the moment that it remembers when the store was given up that it is of, or one had left the pool then. Now
+    /// it tells it, and that store is given up once more.
     pub fn hidden_moment_comes_to_light(&mut self) {
         if !self.hides_moment {
             return;

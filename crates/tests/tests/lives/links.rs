@@ -37,6 +37,7 @@ impl World {
         }
         self.nodes[node].connected = true;
         self.note(format!("{id} registers"));
+        self.hidden_moment_comes_to_light();
     }
 
     pub fn delete_all(&mut self, node: usize) {

@@ -281,6 +281,8 @@ impl World {
         self.note(format!("what was stored since is given up; the backup was kept: {is_kept}"));
         assert_eq!(self.ask(ManagerRequest::AcceptOlderStore), Ok(ManagerReply::Done));
         self.keepers_follow();
+        // One that left remembers what was given up, and tells it once its owner has it serve again.
+        self.hides_moment |= self.nodes.iter().any(|node| node.has_left);
         self.redundancy = redundancy;
         self.nearer_may_do(self.distance());
         let unreadable = self.unreadable();
