@@ -250,6 +250,13 @@ impl World {
         (0..self.nodes.len()).for_each(|node| self.work_all(node));
     }
 
+    /// Whether enough blocks of all these chunks are durable.
+    pub fn can_be_read(&self, numbers: &BTreeSet<Number>) -> bool {
+        let holders = self.holders();
+        let blocks = |number| holders.get(number).into_iter().flatten().map(|(block, _)| block);
+        numbers.iter().all(|number| suffice(blocks(number)))
+    }
+
     /// The chunks that versions name and of which not enough blocks are durable.
     pub fn unreadable(&mut self) -> BTreeSet<Number> {
         let holders = self.holders();

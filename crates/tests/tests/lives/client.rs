@@ -582,6 +582,8 @@ impl World {
         let note =
             format!("client {number} is refused at {:?}: {}", self.clients[number].step, failure.message);
         self.note(note);
+        // A liar was believed to have what the container needs, and says now that it hasn't.
+        let gives_up = self.calm && !self.can_be_read(&self.clients[number].content().needs());
         let client = &mut self.clients[number];
         match failure.code {
             ErrorCode::Stale => client.forgotten(),
@@ -590,6 +592,7 @@ impl World {
                 client.step = Step::Sync;
             }
             // Copies of the container are still made, or a member is being written.
+            ErrorCode::Unavailable if client.step == Step::Move && gives_up => client.step = Step::Close,
             ErrorCode::Unavailable if client.step == Step::Move => client.step = Step::Open,
             // The set is another, or lies in a container.
             ErrorCode::NotFound | ErrorCode::Exists if client.step == Step::Move => client.step = Step::Close,
