@@ -12,15 +12,19 @@
 //! | the process is killed while commits are appended | all of them; what is torn is cut off |
 //! | the host loses its power | all that was durable, and perhaps more; what is torn is cut off |
 //! | a byte of the file is damaged | at the next start: all pieces before it |
-//! | no room | what was there before; a base is begun anew once there is room |
+//! | no room | what was there before, and as many commits as fit into the room that was taken ahead; a base is begun anew once there is room |
+//!
+//! Room is taken ahead of the commits while there is some. Once the disk or the donation is full, a removal could give nothing back otherwise:
+//! what it lets go is deleted only once keepers have its commit. What the deletion gives back makes room for more commits.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use rustix::fs::{FallocateFlags, fallocate};
 use stdchk_model::journal::{self, Journal, Piece, Reach};
 use stdchk_model::message::manager::Moment;
 use stdchk_model::{BenefactorId, Signed};
@@ -32,6 +36,12 @@ use tokio::time::Instant;
 pub const JOURNAL_FILE: &str = "journal";
 /// Commits may take so much more than the base before a new base is asked for, bytes.
 const COMMITS_BYTES: u64 = 16 << 20;
+/// Room that is taken ahead of the commits, bytes: some thousand removals.
+const AHEAD_BYTES: u64 = 256 << 10;
+/// Bytes in which a file system counts what it has taken for a file.
+const BLOCK_BYTES: u64 = 512;
+/// It is taken while so many times as much is free.
+const AHEAD_PARTS: u64 = 16;
 /// Between two times that commits are made durable: each is a wait of the disk that writers wait for, too.
 const SYNC_PAUSE: Duration = Duration::from_secs(2);
 
@@ -52,6 +62,10 @@ struct State {
     new: Pieces,
     /// The benefactor's number.
     keeper: Option<BenefactorId>,
+    /// All that the benefactor took when room was taken ahead last, bytes.
+    taken_bytes: u64,
+    /// There is no room for another base: commits follow on the one that is there.
+    lacks_room: bool,
 }
 
 /// Pieces in a file.
@@ -61,6 +75,8 @@ struct Pieces {
     file: Option<File>,
     /// Length of the file, bytes.
     bytes: u64,
+    /// Up to where room is taken for it, bytes.
+    ahead: u64,
     /// Length of the base in it, bytes.
     base_bytes: u64,
     /// When the first commit was written that isn't durable.
@@ -146,11 +162,11 @@ impl Kept {
 
     /// How far it goes; `None`: a base is wanted.
     pub fn reach(&self) -> Option<Reach> {
-        let State { whole, keeper, .. } = &*self.state.lock();
+        let State { whole, keeper, lacks_room, .. } = &*self.state.lock();
         let commits = whole.bytes - whole.base_bytes;
         // Not all keepers at once: whoever takes a base doesn't hear of commits.
         let later = keeper.map_or(0, |keeper| u64::from(keeper.0 % 8) * (COMMITS_BYTES / 4));
-        whole.journal.reach().filter(|_| commits <= whole.base_bytes + COMMITS_BYTES + later)
+        whole.journal.reach().filter(|_| *lacks_room || commits <= whole.base_bytes + COMMITS_BYTES + later)
     }
 
     /// The part of a base that comes next.
@@ -161,10 +177,47 @@ impl Kept {
         }
     }
 
-    /// Length of all files, bytes.
+    /// Space of all files, bytes.
     pub fn bytes(&self) -> u64 {
         let State { whole, new, .. } = &*self.state.lock();
-        whole.bytes + new.bytes
+        whole.bytes.max(whole.ahead) + new.bytes
+    }
+
+    /// Those of the pieces for which there is room if so many bytes are free: all, or as many commits as fit into the room that was
+    /// taken ahead.
+    pub fn fitting<'a>(&self, pieces: &'a [Piece], free_bytes: u64) -> &'a [Piece] {
+        let state = &mut *self.state.lock();
+        let length = |piece: &Piece| journal::frame(piece).len() as u64;
+        let is_base = matches!(pieces.first(), Some(Piece::Base { .. }));
+        let all: u64 = pieces.iter().map(length).sum();
+        if all <= free_bytes {
+            state.lacks_room &= !is_base;
+            return pieces;
+        }
+        if is_base {
+            state.lacks_room = true;
+            return &[];
+        }
+        let mut room = free_bytes.max(state.whole.ahead.saturating_sub(state.whole.bytes));
+        let fits = |piece: &&Piece| {
+            let left = room.checked_sub(length(piece));
+            room = left.unwrap_or(0);
+            left.is_some()
+        };
+        let count = pieces.iter().take_while(fits).count();
+        pieces.get(..count).unwrap_or_default()
+    }
+
+    /// Takes room for commits to come, if enough is free, or if the benefactor has given back so much since it did so last.
+    /// `taken_bytes`: all that the benefactor takes. A disk that can't do so has none ahead.
+    pub fn go_ahead(&self, free_bytes: u64, taken_bytes: u64) {
+        let State { whole, taken_bytes: before, lacks_room, .. } = &mut *self.state.lock();
+        *lacks_room &= free_bytes < AHEAD_PARTS * AHEAD_BYTES;
+        let has_less = taken_bytes.saturating_add(AHEAD_BYTES) <= *before;
+        let is_due = whole.ahead < whole.bytes + AHEAD_BYTES / 2;
+        if is_due && (free_bytes >= AHEAD_PARTS * AHEAD_BYTES || has_less) && whole.go_ahead() {
+            *before = taken_bytes.saturating_add(AHEAD_BYTES);
+        }
     }
 
     /// Takes pieces; those that don't follow are left out, with all behind them. Parts of a base are durable on return, commits later.
@@ -252,7 +305,12 @@ impl Pieces {
             file.set_len(0)?;
             return Ok(Self::default());
         }
-        file.set_len(pieces.bytes)?;
+        let metadata = file.metadata()?;
+        // To set the length that it has would give back the room that was taken ahead.
+        if metadata.len() != pieces.bytes {
+            file.set_len(pieces.bytes)?;
+        }
+        pieces.ahead = metadata.blocks().saturating_mul(BLOCK_BYTES);
         // What was read may lie in memory alone: the process was killed before it made it durable.
         file.sync_data()?;
         let durable = pieces.journal.reach().map(|reach| reach.moment);
@@ -281,6 +339,7 @@ impl Pieces {
         if let Err(error) = file.write_all_at(&frames, self.bytes) {
             // What may be there all the same is read by nobody: the next write goes over it.
             drop(file.set_len(self.bytes));
+            self.ahead = self.bytes;
             return Err(error);
         }
         (self.journal, self.base_bytes) = (journal, base_bytes);
@@ -288,6 +347,16 @@ impl Pieces {
         let is_base = self.bytes == self.base_bytes;
         let since = self.unsynced.get_or_insert_with(Instant::now);
         if is_base || since.elapsed() >= SYNC_PAUSE { self.sync() } else { Ok(()) }
+    }
+
+    /// Takes room behind what is here; false: the disk can't.
+    fn go_ahead(&mut self) -> bool {
+        let Some(file) = &self.file else { return false };
+        if fallocate(file, FallocateFlags::KEEP_SIZE, self.bytes, AHEAD_BYTES).is_err() {
+            return false;
+        }
+        self.ahead = self.bytes + AHEAD_BYTES;
+        true
     }
 
     /// Makes what is here durable. After an error it is here all the same, as what was written since the last time is.
@@ -403,6 +472,45 @@ mod tests {
         bad[100] ^= 1;
         fs::write(&path, &bad).unwrap();
         assert_eq!(reach(&Kept::open(directory.path())), None);
+    }
+
+    #[test]
+    fn commits_go_on_without_room_as_far_as_room_was_taken_ahead() {
+        let directory = tempfile::tempdir().unwrap();
+        let kept = Kept::open(directory.path());
+        kept.take(&[base(10, 0, true)]).unwrap();
+        let many = commits(11..=3010);
+        assert_eq!(kept.fitting(&many, 0).len(), 0, "nothing is taken ahead");
+        kept.go_ahead(AHEAD_PARTS * AHEAD_BYTES - 1, 1 << 20);
+        assert_eq!(kept.fitting(&many, 0).len(), 0, "too little is free");
+        kept.go_ahead(AHEAD_PARTS * AHEAD_BYTES, 1 << 20);
+        let fitting = kept.fitting(&many, 0).to_vec();
+        let bytes: u64 = fitting.iter().map(|piece| journal::frame(piece).len() as u64).sum();
+        assert!((AHEAD_BYTES - 200..=AHEAD_BYTES).contains(&bytes), "{bytes}");
+        kept.take(&fitting).unwrap();
+        let taken = kept.bytes();
+        assert!(kept.fitting(&many[fitting.len()..], 0).is_empty(), "it is used up");
+        // The process starts again: what was taken ahead is found.
+        kept.go_ahead(0, (1 << 20) + 1);
+        assert_eq!(kept.bytes(), taken, "nothing was given back");
+        kept.go_ahead(0, 1 << 20);
+        assert!(kept.bytes() > taken, "blocks were");
+        let ahead = kept.fitting(&many[fitting.len()..], 0).len();
+        assert_eq!(Kept::open(directory.path()).fitting(&many[fitting.len()..], 0).len(), ahead);
+    }
+
+    #[test]
+    fn without_room_for_a_base_commits_follow_on_the_one_that_is_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let kept = Kept::open(directory.path());
+        kept.take(&[base(10, 0, true)]).unwrap();
+        let large = |commit| Piece::Commit { moment: at(commit), before: 1, sealed: vec![8; 9 << 20] };
+        kept.take(&[large(11), large(12)]).unwrap();
+        assert_eq!(reach(&kept), None);
+        assert!(kept.fitting(&[base(12, 0, true)], 10).is_empty());
+        assert_eq!(reach(&kept), Some(12));
+        kept.go_ahead(AHEAD_PARTS * AHEAD_BYTES, 1 << 30);
+        assert_eq!(reach(&kept), None, "there is room again");
     }
 
     #[test]

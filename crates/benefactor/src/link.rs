@@ -333,16 +333,20 @@ impl Link {
         }
         let (store, kept) = (Arc::clone(self.benefactor.store()), Arc::clone(self.benefactor.kept()));
         blocking(move || {
-            let needed: u64 = pieces.iter().map(|piece| piece.sealed().len() as u64).sum();
-            if store.load().free_bytes < needed {
+            let load = store.load();
+            let pieces = kept.fitting(&pieces, load.free_bytes);
+            if pieces.is_empty() {
                 kept.give_up_base();
+                kept.go_ahead(load.free_bytes, load.used_bytes);
                 store.keeps_beside(kept.bytes());
                 let message = "the donation is used up, or the disk is as full as its owner lets it be";
                 return Err(Failure::new(ErrorCode::NoSpace, message));
             }
+            let needed = pieces.iter().map(|piece| piece.sealed().len() as u64).sum();
             let working = store.own_work().begin(needed);
-            let taken = kept.take(&pieces);
+            let taken = kept.take(pieces);
             drop(working);
+            kept.go_ahead(load.free_bytes, load.used_bytes);
             store.keeps_beside(kept.bytes());
             taken.map_err(|cause| {
                 StoreError::Io { action: "write", path: kept.path().to_owned(), cause }.into()

@@ -238,6 +238,25 @@ fn the_owners_floor_stays_free_and_what_is_stored_stays_readable_below_it() {
     assert!(disk.free() >= FLOOR);
 }
 
+/// A removal gives space back once the benefactors that keep the manager's store have its commit, for which a full disk has room.
+#[test]
+fn what_is_removed_goes_from_disks_that_their_owners_have_filled() {
+    let pool = pool_for_disks();
+    let disks = ["disk0", "disk1", "disk2"].map(|name| Disk::start(&pool, name, 64, "8MiB"));
+    let (old, stays) = (random_bytes(36 * MIB, 30), random_bytes(6 * MIB, 31));
+    pool.put(&old, "app/old");
+    pool.put(&stays, "app/stays");
+    disks.iter().for_each(Disk::fill);
+    figures_of_now(&pool);
+    assert!(free_bytes(&pool) < 64 << 10, "only the benefactor on the common disk has room");
+    pool.ok(&["rm", "app/old"]);
+    wait_until("what was removed goes from full disks", || {
+        pool.run(&["gc"]);
+        disks.iter().all(|disk| disk.free() > 4 << 20)
+    });
+    assert!(pool.get("app/stays") == stays);
+}
+
 /// What the files below a directory take on the disk, bytes.
 fn taken_below(directory: &Path) -> u64 {
     let of = |path: PathBuf| match fs::symlink_metadata(&path) {

@@ -229,6 +229,8 @@ impl World {
             return;
         }
         self.note("an older copy takes the place of the manager's store".to_owned());
+        // What comes to light now is of the newer store.
+        let hides_moment = std::mem::take(&mut self.hides_moment);
         let Some(backup) = self.backup.take() else { return };
         let named = self.named();
         self.stale = None;
@@ -270,6 +272,7 @@ impl World {
         }
         self.note("the newer store is put back".to_owned());
         (self.disk, self.files, self.registered) = (newer, files, registered);
+        self.hides_moment = hides_moment;
         let _ended = self.begin_manager();
         self.check();
         assert!(refused, "nobody notices that the manager's store is an older copy");
