@@ -36,6 +36,8 @@ use tokio::time::Instant;
 pub const JOURNAL_FILE: &str = "journal";
 /// Commits may take so much more than the base before a new base is asked for, bytes.
 const COMMITS_BYTES: u64 = 16 << 20;
+/// Most bytes of a frame beside what is sealed in it.
+const FRAME_BYTES: u64 = 512;
 /// Room that is taken ahead of the commits, bytes: some thousand removals.
 const AHEAD_BYTES: u64 = 256 << 10;
 /// Bytes in which a file system counts what it has taken for a file.
@@ -189,8 +191,9 @@ impl Kept {
         let state = &mut *self.state.lock();
         let length = |piece: &Piece| journal::frame(piece).len() as u64;
         let is_base = matches!(pieces.first(), Some(Piece::Base { .. }));
-        let all: u64 = pieces.iter().map(length).sum();
-        if all <= free_bytes {
+        // Frames are made to be measured where room is scarce alone.
+        let about: u64 = pieces.iter().map(|piece| piece.sealed().len() as u64 + FRAME_BYTES).sum();
+        if about <= free_bytes || pieces.iter().map(length).sum::<u64>() <= free_bytes {
             state.lacks_room &= !is_base;
             return pieces;
         }
@@ -485,7 +488,10 @@ mod tests {
         assert_eq!(kept.fitting(&many, 0).len(), 0, "too little is free");
         kept.go_ahead(AHEAD_PARTS * AHEAD_BYTES, 1 << 20);
         let fitting = kept.fitting(&many, 0).to_vec();
-        let bytes: u64 = fitting.iter().map(|piece| journal::frame(piece).len() as u64).sum();
+        let length = |piece: &Piece| journal::frame(piece).len() as u64;
+        let beside = |piece: &Piece| length(piece) - piece.sealed().len() as u64;
+        assert!(many.iter().all(|piece| beside(piece) <= FRAME_BYTES));
+        let bytes: u64 = fitting.iter().map(length).sum();
         assert!((AHEAD_BYTES - 200..=AHEAD_BYTES).contains(&bytes), "{bytes}");
         kept.take(&fitting).unwrap();
         let taken = kept.bytes();
