@@ -524,10 +524,10 @@ impl Service for ManagerService {
         }
     }
 
-    async fn join(&self, join: Join, channel: [u8; 32]) -> Result<Joined, Failure> {
+    async fn join(&self, join: Join, channel: [u8; 32], from: &str) -> Result<Joined, Failure> {
         let admit = move |authority: &Authority, _: &Keys| authority.admit(&join, &channel);
-        let Admission { grant, request, id, host, certificate } = self.with_members(admit).await?;
-        let new = Box::new(NewMember { grant, request, id, host });
+        let Admission { grant, id, host, certificate } = self.with_members(admit).await?;
+        let new = Box::new(NewMember { grant, id, host, address: from.to_owned() });
         // It is on record in the store before anybody has the certificate.
         self.owner.ask(|answer| Job::Admit(new, answer)).await?;
         Ok(Joined { certificate })

@@ -176,9 +176,15 @@ pub trait Service: Send + Sync + 'static {
         let _ = caller;
     }
 
-    /// Signs the certificate of a new member, on a connection that is bound to `channel`. Servers without an authority refuse.
-    fn join(&self, join: Join, channel: [u8; 32]) -> impl Future<Output = Result<Joined, Failure>> + Send {
-        let _ = (join, channel);
+    /// Signs the certificate of a new member, on a connection from the address `from` that is bound to `channel`. Servers without an authority
+    /// refuse.
+    fn join(
+        &self,
+        join: Join,
+        channel: [u8; 32],
+        from: &str,
+    ) -> impl Future<Output = Result<Joined, Failure>> + Send {
+        let _ = (join, channel, from);
         let message = "new members join at the manager";
         std::future::ready(Err(Failure::new(ErrorCode::Denied, message)))
     }

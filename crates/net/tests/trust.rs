@@ -10,8 +10,8 @@ use stdchk_model::message::handshake::{Join, Joined, MemberId, Role};
 use stdchk_model::{ErrorCode, Failure, PoolId};
 use stdchk_net::server::Host;
 use stdchk_net::{
-    Authority, Buffer, BufferPool, Bytes, CallError, Caller, Connection, Identity, Keys, Listener, Service,
-    join, serve,
+    Authority, Buffer, BufferPool, Bytes, CallError, Caller, Connection, Identity, JoiningKey, Keys,
+    Listener, Parts, Service, Token, serve,
 };
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -38,7 +38,7 @@ impl Service for Gate {
         Ok(((request, caller.role.name().to_owned()), payload.into_bytes()))
     }
 
-    async fn join(&self, join: Join, channel: [u8; 32]) -> Result<Joined, Failure> {
+    async fn join(&self, join: Join, channel: [u8; 32], _: &str) -> Result<Joined, Failure> {
         self.0.admit(&join, &channel).map(|admission| Joined { certificate: admission.certificate })
     }
 }
@@ -90,6 +90,13 @@ async fn open(
 ) -> Result<Connection, CallError> {
     let identity = Identity { role, pool: None, keys };
     Connection::open(server, address, &identity, &BufferPool::new(64 << 20)).await
+}
+
+/// Joins from a host that has no keys yet.
+async fn join(address: &str, token: &str, role: Role) -> Result<Parts, Failure> {
+    let folder = TempDir::new().unwrap();
+    let token = Token::read(token, role)?;
+    stdchk_net::join(address, &token, &JoiningKey::of(folder.path(), &token).unwrap()).await
 }
 
 async fn role_of(connection: &Connection) -> String {
@@ -224,6 +231,25 @@ async fn a_host_joins_with_a_token_of_the_pool_and_with_nothing_else() {
     }
     // The host that was meant joins all the same.
     join(&pool.address, &format!("  {token}\n"), Role::Client).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_was_interrupted_joins_again_as_the_same_member_and_with_another_token_as_another() {
+    let pool = Pool::start(POOL, Role::Manager).await;
+    let folder = pool.folder.path().join("keys");
+    let join = async |token: &str| {
+        let token = Token::read(token, Role::Client).unwrap();
+        let key = JoiningKey::of(&folder, &token).unwrap();
+        let parts = stdchk_net::join(&pool.address, &token, &key).await.unwrap();
+        (parts.keys(&folder).unwrap().member().id, key)
+    };
+    let token = pool.token(&[Role::Client]);
+    let (first, _) = join(&token).await;
+    let (again, key) = join(&format!(" {token}\n")).await;
+    assert_eq!(first, again);
+    assert_ne!(join(&pool.token(&[Role::Client])).await.0, first, "that one may be shut out by now");
+    key.forget().unwrap();
+    assert_ne!(join(&token).await.0, first);
 }
 
 #[tokio::test(flavor = "multi_thread")]

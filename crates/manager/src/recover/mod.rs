@@ -7,7 +7,7 @@
 
 mod agree;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io::{self, BufReader};
 use std::path::Path;
 

@@ -42,8 +42,13 @@ fn managers(machines: &Machines) -> String {
 }
 
 fn token(machines: &Machines, manager: usize, role: &str) -> String {
+    token_for(machines, manager, role, "1")
+}
+
+/// A token for so many hosts.
+fn token_for(machines: &Machines, manager: usize, role: &str, uses: &str) -> String {
     let folder = machines.path(manager, "pool/manager");
-    let arguments = ["pool", "token", "--for", role, "--folder", folder.to_str().unwrap()];
+    let arguments = ["pool", "token", "--for", role, "--uses", uses, "--folder", folder.to_str().unwrap()];
     let mut token = String::new();
     wait_until("there is an authority", || {
         let made = machines.run(manager, &arguments);
