@@ -20,7 +20,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use stdchk_net::Keys;
-use stdchk_net::own::{self, Access, Folder};
+use stdchk_net::own::{self, Access, Folder, LOST_AND_FOUND};
 use stdchk_net::transport::unix_address;
 
 use crate::command::benefactor::terms::Terms;
@@ -237,7 +237,8 @@ impl Home {
         for entry in fs::read_dir(&self.data).about(self.data.display())? {
             let entry = entry.about(self.data.display())?;
             let name = entry.file_name();
-            let ours = name.to_str().is_some_and(|name| ENTRIES.contains(&name));
+            let is_ours = |name| ENTRIES.contains(&name) || name == LOST_AND_FOUND;
+            let ours = name.to_str().is_some_and(is_ours);
             let mount_there = mount.is_some_and(|mount| mount.starts_with(entry.path()));
             if !ours && !mount_there {
                 return Err(CommandError::usage(
@@ -357,3 +358,11 @@ mod tests {
         assert_eq!(home.spools(), points.map(|point| (point.clone(), home.spool(&point))));
     }
 }
+    #[test]
+    fn a_file_system_of_its_own_is_an_empty_directory() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir(directory.path().join("lost+found")).unwrap();
+        Home::new(directory.path()).prepare(None).unwrap();
+        assert!(directory.path().join("lost+found").is_dir());
+    }
+
