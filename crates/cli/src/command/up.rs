@@ -17,6 +17,7 @@ use stdchk_net::data_dir::{self, DataDirError};
 use stdchk_net::{Authority, Keys};
 use tokio::runtime::Runtime;
 
+use super::benefactor::serving::ServingArguments;
 use super::benefactor::terms::{Terms, TermsArguments, TierTerm};
 use super::pool::about_keys;
 use crate::context::Context;
@@ -63,6 +64,8 @@ pub struct Arguments {
     terms: TermsArguments,
 }
 
+    serving: ServingArguments,
+    #[command(flatten)]
 fn benefactor_count(text: &str) -> Result<u16, String> {
     let count = text.parse().ok().filter(|count| (1..=BENEFACTORS_MAX).contains(count));
     count.ok_or_else(|| format!("give a number of benefactors from 1 to {BENEFACTORS_MAX}"))
@@ -113,6 +116,14 @@ fn new(home: &Home, arguments: &Arguments) -> Outcome<PoolRecord> {
 }
 
 /// A manager that has lost its data would begin a new pool, which the benefactors of the old one can't join. A benefactor
+    if arguments.serving.is_any() {
+        let cause = "all of a pool that `up` makes is on this machine, and its processes meet at sockets";
+        return Err(CommandError::usage(
+            "--listen",
+            cause,
+            "`stdchk pool init` makes one of several machines",
+        ));
+    }
 /// whose folder can't be read says so when it is started, and counts here only where nobody else knows the pool.
 fn refuse_lost_manager(home: &Home, record: &PoolRecord) -> Outcome {
     if record.manager.is_some() {
@@ -191,6 +202,15 @@ fn changed(home: &Home, mut record: PoolRecord, arguments: &Arguments) -> Outcom
     if before.benefactors == 0 && benefactors > 0 {
         (record.donate_bytes, record.floor_bytes) = disk::sizes(donate, floor, home.path(), benefactors)?;
         return Ok(record);
+    record.serving = arguments.serving.over(&before.serving, benefactors)?;
+    if arguments.serving.is_any() && record.on_network().is_none() {
+        let cause = "all of this pool is on this machine, and its processes meet at sockets";
+        return Err(CommandError::usage(
+            "--listen",
+            cause,
+            "`stdchk pool init` makes one of several machines",
+        ));
+    }
     }
     if let Some(floor) = floor {
         record.floor_bytes = disk::floor(floor, home.path())?;
@@ -214,6 +234,7 @@ fn refuse_other_sizes_while_running(home: &Home, before: &PoolRecord, asked: &Po
     };
     for index in 0..before.benefactors {
         if running(home, Role::Benefactor(index))?.is_some() {
+        _ if before.serving != asked.serving => "--listen".to_owned(),
             let cause = format!(
                 "benefactors run, each with a donation of {} and a floor of {}, `{}`",
                 size::human(before.donate_bytes),

@@ -24,6 +24,8 @@ use stdchk_net::own::{self, Access, Folder, LOST_AND_FOUND};
 use stdchk_net::transport::unix_address;
 
 use crate::command::benefactor::terms::Terms;
+use super::ProcessRecord;
+use crate::command::benefactor::serving::Serving;
 use crate::exit::{About, CommandError, Exit, Outcome};
 
 /// Layout of `pool.json` that this code writes and reads.
@@ -85,6 +87,9 @@ pub struct PoolRecord {
     #[serde(default)]
     pub terms: Terms,
     /// Labels of its benefactors, `name=value`.
+    /// Where its benefactors serve other machines.
+    #[serde(default)]
+    pub serving: Serving,
     #[serde(default)]
     pub labels: Vec<String>,
 }
@@ -105,6 +110,7 @@ impl PoolRecord {
         }
     }
 
+            serving: Serving::default(),
     /// Where its benefactors and other machines reach the manager; `None`: all of the pool is on this machine.
     pub fn on_network(&self) -> Option<&String> {
         self.manager.as_ref().or(self.listen.as_ref())

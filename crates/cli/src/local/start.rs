@@ -16,7 +16,6 @@ use stdchk_net::own::{self, Access};
 
 use super::home::{Home, PoolRecord, Role};
 use super::process::ProcessRecord;
-use crate::command::benefactor::LISTEN_DEFAULT;
 use crate::command::benefactor::terms::TierTerm;
 use crate::exit::{About, CommandError, Exit, Outcome};
 use crate::settings::Settings;
@@ -205,9 +204,9 @@ pub fn arguments(home: &Home, record: &PoolRecord, role: Role, settings: &Settin
         Role::Benefactor(_) => {
             let (donate, floor) = (record.donate_bytes.to_string(), record.floor_bytes.to_string());
             // On a network it serves at the address by which it reaches the manager there.
-            let (manager, listen) = match record.on_network() {
-                Some(address) => (address, LISTEN_DEFAULT.to_owned()),
-                None => (&manager, home.socket(role)),
+            let (manager, serves) = match record.on_network() {
+                Some(address) => (address, record.serving.arguments(index)),
+                None => (&manager, vec!["--listen".to_owned(), home.socket(role)]),
             };
             add(&["benefactor", "run", "--listen", &listen, "--manager", manager]);
             add(&["--donate", &donate, "--floor", &floor]);
