@@ -51,6 +51,8 @@ pub enum Job {
     Admit(Box<NewMember>, Answer<ManagerReply>),
     /// A connection of a benefactor has ended.
     ConnectionEnded(u64),
+    /// Which benefactors keep the journal, and where do they serve?
+    Keepers(Answer<Vec<(BenefactorId, String)>>),
     /// Time has passed.
     Tick,
     /// Do a part of what follows from events; is there more to do at once?
@@ -414,6 +416,10 @@ impl Keeper {
                 let has_room = self.has_room(0);
                 self.core.store_has_room(has_room);
                 self.core.tick(now);
+            Job::Keepers(answer) => {
+                // The asker may have gone; then nobody needs the answer.
+                let _ = answer.send(Ok(self.core.keeper_addresses()));
+            }
                 let left = self.backups.tick(now.ms);
                 self.give_up_backup(left);
                 self.journal.tick(now.ms);

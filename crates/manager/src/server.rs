@@ -59,6 +59,8 @@ const GATHER: Duration = Duration::from_millis(2);
 const GATHER_ORDERS: Duration = Duration::from_millis(50);
 /// Time in which commits gather for keepers of the journal: with many small commits, one answer serves many.
 const GATHER_COMMITS: Duration = Duration::from_millis(200);
+/// Pause between two looks at who keeps the journal.
+const KEEPERS_PAUSE: Duration = Duration::from_secs(1);
 /// The part of the machine's memory for what sessions hold: what is stored takes more than what is being written.
 const SESSIONS_PART: u64 = 4;
 /// Chunks that one step of what is done beside requests looks at: a millisecond at most.
@@ -292,6 +294,7 @@ impl Manager {
                 () = rank(&owner) => {}
             }
         };
+                () = note_keepers(&owner, noting) => {}
         let service = Arc::new(ManagerService {
             owner: owner.clone(),
             waiters: Waiters::default(),
@@ -695,6 +698,35 @@ fn internal(error: impl std::fmt::Display) -> Failure {
 
 /// Lets the core do what follows from events, in steps, so that requests come in between.
 async fn work(owner: &Owner) {
+/// Writes down beside the authority's key where the benefactors are that keep the journal, for a recovery: whoever needs them has the key.
+async fn note_keepers(owner: &Owner, authority: Option<Arc<Authority>>) {
+    let Some(authority) = authority else { return std::future::pending().await };
+    let (mut commits, mut noted, mut missed) = (owner.commits(), Vec::new(), Repeats::default());
+    loop {
+        if let Ok(keepers) = owner.ask(Job::Keepers).await
+            && keepers != noted
+        {
+            let (authority, writes) = (Arc::clone(&authority), keepers.clone());
+            let written = elsewhere(move || authority.note_keepers(&writes)).await;
+            match written
+                .map_err(|error| error.to_string())
+                .and_then(|done| done.map_err(|error| error.to_string()))
+            {
+                Ok(()) => noted = keepers,
+                Err(error) if missed.failed(&error).is_some() => {
+                    tracing::warn!(%error, "where the keepers of the journal are can't be written down");
+                }
+                Err(_) => {}
+            }
+        }
+        tokio::time::sleep(KEEPERS_PAUSE).await;
+        // A benefactor that is new or serves elsewhere is a commit. The owner's end ends this as well.
+        if commits.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+    }
+}
+
     loop {
         match owner.ask(Job::Work).await {
             Ok(true) => tokio::time::sleep(STEP_PAUSE).await,

@@ -9,6 +9,7 @@
 //! AUTHORITY/key.pem           the authority's private key: who has it can be everybody
 //! AUTHORITY/certificate.pem   its certificate
 //! AUTHORITY/revoked           members whose keys are accepted no more, one a line
+//! AUTHORITY/keepers           benefactors that keep the manager's journal, and where they served last, one a line: `3 HOST:PORT`
 //! ```
 
 use std::collections::BTreeSet;
@@ -35,6 +36,7 @@ use crate::own;
 
 const KEY_FILE: &str = "key.pem";
 const CERTIFICATE_FILE: &str = "certificate.pem";
+const KEEPERS_FILE: &str = "keepers";
 /// What the secrets of tokens are made for.
 const SECRETS: &str = "stdchk token 1";
 /// What a token begins with.
@@ -262,6 +264,34 @@ impl Authority {
     pub fn shut_out(&self, ids: &[MemberId]) -> Result<(), KeysError> {
         let _one = self.changing.lock();
         keys::add_revoked(&self.folder, ids).map(drop)
+    }
+
+    /// Writes down which benefactors keep the manager's journal, and where they serve.
+    ///
+    /// # Errors
+    /// It can't be written down.
+    pub fn note_keepers(&self, keepers: &[(BenefactorId, String)]) -> Result<(), KeysError> {
+        let line = |(id, address): &(BenefactorId, String)| format!("{} {address}\n", id.0);
+        keys::write(&self.folder.join(KEEPERS_FILE), &keepers.iter().map(line).collect::<String>())
+    }
+
+    /// The benefactors that kept the manager's journal when that was written down last, and where they served.
+    ///
+    /// # Errors
+    /// What is written down can't be read.
+    pub fn keepers(&self) -> Result<Vec<(BenefactorId, String)>, KeysError> {
+        let path = self.folder.join(KEEPERS_FILE);
+        let text = match own::text(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            text => text.map_err(|cause| KeysError::io("read", &path, cause))?,
+        };
+        let keeper = |line: &str| {
+            let (id, address) = line.split_once(' ')?;
+            Some((BenefactorId(id.parse().ok()?), address.to_owned()))
+        };
+        let read =
+            |line| keeper(line).ok_or_else(|| KeysError::unusable(&path, "a line names no benefactor"));
+        text.lines().map(read).collect()
     }
 
     /// The members whose keys are accepted no more.

@@ -298,6 +298,12 @@ impl Core {
         may_keep.take(KEEPERS).map(|(keeper, _)| keeper)
     }
 
+    /// The benefactors that keep the journal, and where they serve.
+    pub fn keeper_addresses(&self) -> Vec<(BenefactorId, String)> {
+        let address = |id| self.registry.get(id).map(|known| (id, known.address.clone()));
+        self.keepers().filter_map(address).collect()
+    }
+
     /// The last moment of the start before this one.
     pub fn before(&self) -> Moment {
         self.history.before()
