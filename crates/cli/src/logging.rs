@@ -20,3 +20,60 @@ pub fn start() {
     // A second start can only happen within one process, where the first log is as good.
     drop(log.try_init());
 }
+
+/// Opens a log at its end; one that has grown long is set aside first.
+///
+/// # Errors
+/// The system's.
+pub fn open(path: &Path) -> io::Result<fs::File> {
+    if fs::metadata(path).is_ok_and(|metadata| metadata.len() > LOG_BYTES_MAX) {
+        fs::rename(path, path.with_added_extension("old"))?;
+    }
+    own::file(path, Access::Append)
+}
+
+/// Keeps the log of this process, which is its standard error, at `path` and within bounds from now on.
+///
+/// # Errors
+/// The system has no thread for it.
+pub fn keep(path: PathBuf) -> io::Result<()> {
+    // Caught before this returns: SIGHUP ends a process that doesn't.
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let mut told = {
+        let _entered = runtime.enter();
+        signal(SignalKind::hangup())?
+    };
+    std::thread::Builder::new().name("stdchk-log".to_owned()).spawn(move || {
+        runtime.block_on(async {
+            loop {
+                let is_told = tokio::time::timeout(LOOK, told.recv()).await.is_ok();
+                let is_long =
+                    fstat(stderr()).is_ok_and(|about| about.st_size.cast_unsigned() > LOG_BYTES_MAX);
+                if !is_told && !is_long {
+                    continue;
+                }
+                // On a disk that refuses, the log goes on where it is.
+                if let Err(error) = open(&path).and_then(|log| Ok(dup2_stderr(&log)?)) {
+                    tracing::warn!(path = %path.display(), %error, "the log can't be opened anew");
+                } else if is_told {
+                    tracing::info!("SIGHUP: the log was opened anew");
+                }
+            }
+        });
+    })?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_log_is_set_aside() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("manager.log");
+        open(&path).unwrap().set_len(LOG_BYTES_MAX + 1).unwrap();
+        assert_eq!(open(&path).unwrap().metadata().unwrap().len(), 0);
+        assert!(directory.path().join("manager.log.old").exists());
+    }
+}

@@ -21,6 +21,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// First and longest pause between attempts to reach a manager that is away.
 const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(250));
 /// Memory for answers under way, bytes. Answers of the manager have no payload.
+/// Time for which a client that ends waits for a manager that is away: it covers a restart of that.
+const ENDING_PATIENCE: Duration = Duration::from_secs(60);
 const BUFFER_BYTES: usize = 1 << 20;
 
 /// The one connection to the manager that a client's tasks share.
@@ -33,6 +35,10 @@ pub(crate) struct ManagerLink {
     /// What it took to connect to anybody of the pool.
     pub(crate) connecting: Longest,
     /// The pool that answered first: only the same will do, should another one ever answer at this address.
+    /// Since when the client ends.
+    ends: OnceLock<Instant>,
+    /// Answers of the manager that did not come.
+    missed: Mutex<Repeats>,
     pool: OnceLock<PoolId>,
 }
 
@@ -42,7 +48,8 @@ impl ManagerLink {
         let buffers = BufferPool::new(BUFFER_BYTES);
         let (connection, connecting, pool) = (Shared::default(), Longest::default(), OnceLock::new());
         let managers = Managers::new(addresses);
-        Self { managers, keys, patience, buffers, connection, connecting, pool }
+        let (ends, missed) = (OnceLock::new(), Mutex::default());
+        Self { managers, keys, patience, buffers, connection, connecting, ends, missed, pool }
     }
 
     /// Asks, and keeps asking while the manager can't be reached, for as long as the client's patience lasts.
@@ -60,8 +67,11 @@ impl ManagerLink {
                 Err(CallError::Refused(failure)) => return Err(failure),
                 Err(error) => error,
             };
-            tracing::debug!(%error, "the manager gave no answer");
-            if !retry.pause().await {
+            if let Some(row) = self.missed.lock().failed(&error.to_string()) {
+                let (managers, seconds, tries) = (&self.managers, row.seconds, row.times);
+                tracing::warn!(%managers, seconds, tries, %error, "the manager gives no answer: requests wait for it");
+            }
+            if !retry.pause().await || self.is_given_up() {
                 return Err(crate::context(&error.failure(), "the manager can't be reached"));
             }
         }
@@ -100,3 +110,12 @@ impl ManagerLink {
         Identity { role, pool: self.pool.get().copied(), keys: self.keys.clone() }
     }
 }
+    /// The client ends: whoever waits for the manager, however long that was to be, waits no longer than [`ENDING_PATIENCE`] from now on.
+    pub(crate) fn ends(&self) {
+        self.ends.get_or_init(Instant::now);
+    }
+
+    fn is_given_up(&self) -> bool {
+        self.ends.get().is_some_and(|since| since.elapsed() >= ENDING_PATIENCE)
+    }
+

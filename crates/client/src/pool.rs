@@ -672,6 +672,11 @@ impl Pool {
         self.inner.near.bytes().1
     }
 
+    /// The client is about to end: what waits for the manager without end from now on waits for a minute at most.
+    pub fn ends(&self) {
+        self.inner.manager.ends();
+    }
+
     /// Waits until commits in the background have ended, and takes leave.
     pub async fn close(&self) {
         let mut background = std::mem::take(&mut *self.inner.background.lock());

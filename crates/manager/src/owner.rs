@@ -311,6 +311,7 @@ impl Keeper {
         }
         if matches!(committed, Err(StoreError::Deposed)) {
             // Whether that is durable, the manager that leads now tells who asks again.
+            tracing::error!(%error, "the store takes no commits: this manager ends");
             self.deposed = true;
             return committed;
         }

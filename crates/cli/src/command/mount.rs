@@ -52,6 +52,9 @@ pub struct Arguments {
     /// Most that the spool takes, such as 10GiB [default: half of what is free on its disk]
     #[arg(long, value_name = "SIZE")]
     spool_size: Option<String>,
+    /// Wait for ever for a manager that is away, rather than fail after a minute; a signal that ends the program ends the wait
+    #[arg(long)]
+    hard: bool,
     /// How long calls wait for a manager that is away. A variable for tests, so that it reaches the mount of `up`.
     #[arg(long, hide = true, env = "STDCHK_PATIENCE_MS", value_name = "MS")]
     patience_ms: Option<u64>,
@@ -72,9 +75,12 @@ pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
     let told_to_stop = begin(&arguments.role)?;
     mountpoint::make_ready(&directory)?;
     let covered = mountpoint::Covered::open(&directory)?;
-    let patience = arguments.patience_ms.map_or(PATIENCE_TO_MOVE, Duration::from_millis);
+    let patience = match arguments.hard {
+        true => Duration::MAX,
+        false => arguments.patience_ms.map_or(PATIENCE_TO_MOVE, Duration::from_millis),
+    };
     let spool = spool(arguments, &directory, context)?;
-    if arguments.role.is_of_pool() && await_manager(context, &told_to_stop)? {
+    if await_manager(context, &told_to_stop)? {
         return Ok(());
     }
     let spool_directory = spool.as_ref().map(|spool| spool.directory.clone());

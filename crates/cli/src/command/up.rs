@@ -54,6 +54,9 @@ pub struct Arguments {
     /// Where to mount the pool; made if it is missing
     #[arg(long, value_name = "DIR")]
     mount: Option<PathBuf>,
+    /// Have the mount wait for ever for a manager that is away, as `stdchk mount --hard` does; `--hard=false` takes that back
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    hard: Option<bool>,
     /// Most space that each benefactor takes, such as 20GiB
     #[arg(long, value_name = "SIZE")]
     donate: Option<String>,
@@ -89,6 +92,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
         }
     };
     set_mount(&home, &mut record, mount)?;
+    set_hard(&home, &mut record, arguments.hard)?;
     if home.record()?.as_ref() != Some(&record) {
         home.write_record(&record)?;
     }
@@ -265,6 +269,20 @@ fn set_mount(home: &Home, record: &mut PoolRecord, mount: Option<PathBuf>) -> Ou
         ));
     }
     record.mount = Some(mount);
+    Ok(())
+}
+
+/// Takes note of whether the mount waits for ever for the manager.
+fn set_hard(home: &Home, record: &mut PoolRecord, hard: Option<bool>) -> Outcome {
+    let Some(hard) = hard.filter(|hard| *hard != record.hard) else { return Ok(()) };
+    if running(home, Role::Mount)?.is_some() {
+        let cause = "the pool is mounted in the other way";
+        return Err(CommandError::usage("--hard", cause, "`stdchk down` first, then `stdchk up --hard`"));
+    }
+    if record.mount.is_none() {
+        return Err(CommandError::usage("--hard", "nothing is mounted here", "give `--mount DIR` as well"));
+    }
+    record.hard = hard;
     Ok(())
 }
 

@@ -78,6 +78,9 @@ pub struct PoolRecord {
     /// Where the pool is mounted.
     pub mount: Option<PathBuf>,
     /// Where the manager serves on another machine, `host:port`; `None`: it is one of this host.
+    /// The mount waits for ever for a manager that is away.
+    #[serde(default)]
+    pub hard: bool,
     #[serde(default)]
     pub manager: Option<String>,
     /// Where the manager of this host serves other machines, `host:port`.
@@ -104,6 +107,7 @@ impl PoolRecord {
             floor_bytes,
             mount: None,
             manager: None,
+            hard: false,
             listen: None,
             terms: Terms::default(),
             labels: Vec::new(),

@@ -235,6 +235,9 @@ pub fn arguments(home: &Home, record: &PoolRecord, role: Role, settings: &Settin
 }
 
 #[cfg(test)]
+            if record.hard {
+                add(&["--hard"]);
+            }
 mod tests {
     use super::*;
 
