@@ -15,7 +15,7 @@ use stdchk_model::{Failure, Incarnation, PoolId, ReceiptKey, Tier};
 use stdchk_net::notice::{self, Source};
 use stdchk_net::own;
 use stdchk_net::server::Host;
-use stdchk_net::{BufferPool, DataDir, DataDirError, Keys, Listener, Managers, elsewhere, serve};
+use stdchk_net::{BufferPool, DataDir, DataDirError, Keys, Listener, Managers, Repeats, elsewhere, serve};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -373,6 +373,7 @@ fn start_background(
         benefactor: Arc::clone(benefactor),
         copies: Copies::new(copier),
         buffers,
+        missed: Repeats::default(),
     };
     let mut background = JoinSet::new();
     let store = Arc::clone(benefactor.store());

@@ -1,12 +1,27 @@
 //! The log of the role processes: one line per event on standard error, filtered by `STDCHK_LOG`.
+//!
+//! Of a process that `up` started, standard error is a file in `DATA/log`. It is set aside when it has grown long, so that it and the one before take
+//! a bounded part of the disk. A process that is told SIGHUP opens the file anew, as logrotate wants it after it has moved the file away.
 
+use std::fs;
 use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use rustix::fs::fstat;
+use rustix::stdio::{dup2_stderr, stderr};
+use stdchk_net::own::{self, Access};
+use tokio::runtime::Builder;
+use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
 /// What is logged unless `STDCHK_LOG` says otherwise.
 const FILTER_DEFAULT: LevelFilter = LevelFilter::INFO;
+/// A log that is longer than this is set aside as `NAME.log.old`, bytes.
+const LOG_BYTES_MAX: u64 = 16 << 20;
+/// Time between two looks at how long it is.
+const LOOK: Duration = Duration::from_secs(5);
 
 /// Starts logging for this process.
 pub fn start() {

@@ -6,11 +6,12 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use stdchk_model::message::Asked;
 use stdchk_model::message::handshake::Role;
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest};
-use stdchk_model::{Failure, PoolId};
-use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Identity, Keys, Managers, Retry, waits};
+use stdchk_model::{ErrorCode, Failure, PoolId};
+use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Identity, Keys, Managers, Repeats, Retry, waits};
 
 use crate::acting;
 use crate::shared::{Longest, Shared};
@@ -20,9 +21,9 @@ use tokio::time::Instant;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// First and longest pause between attempts to reach a manager that is away.
 const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(250));
-/// Memory for answers under way, bytes. Answers of the manager have no payload.
 /// Time for which a client that ends waits for a manager that is away: it covers a restart of that.
 const ENDING_PATIENCE: Duration = Duration::from_secs(60);
+/// Memory for answers under way, bytes. Answers of the manager have no payload.
 const BUFFER_BYTES: usize = 1 << 20;
 
 /// The one connection to the manager that a client's tasks share.
@@ -34,11 +35,11 @@ pub(crate) struct ManagerLink {
     connection: Shared,
     /// What it took to connect to anybody of the pool.
     pub(crate) connecting: Longest,
-    /// The pool that answered first: only the same will do, should another one ever answer at this address.
     /// Since when the client ends.
     ends: OnceLock<Instant>,
     /// Answers of the manager that did not come.
     missed: Mutex<Repeats>,
+    /// The pool that answered first: only the same will do, should another one ever answer at this address.
     pool: OnceLock<PoolId>,
 }
 
@@ -63,7 +64,13 @@ impl ManagerLink {
         let mut retry = Retry::new(self.patience, RETRY_PAUSE);
         loop {
             let error = match self.ask_once(request).await {
-                Ok(reply) => return Ok(reply),
+                Ok(reply) => {
+                    if let Some(row) = self.missed.lock().is_well() {
+                        let (managers, seconds) = (&self.managers, row.seconds);
+                        tracing::info!(%managers, seconds, "the manager answers again");
+                    }
+                    return Ok(reply);
+                }
                 Err(CallError::Refused(failure)) => return Err(failure),
                 Err(error) => error,
             };
@@ -102,14 +109,6 @@ impl ManagerLink {
         }
     }
 
-    /// Who this client is to the manager and to the pool's benefactors.
-    pub(crate) fn identity(&self) -> Identity {
-        // A host that joined as a benefactor alone has no other role; it may ask how the pool is.
-        let is_client = self.keys.as_ref().is_none_or(|keys| keys.member().may_be(Role::Client));
-        let role = if is_client { Role::Client } else { Role::Benefactor };
-        Identity { role, pool: self.pool.get().copied(), keys: self.keys.clone() }
-    }
-}
     /// The client ends: whoever waits for the manager, however long that was to be, waits no longer than [`ENDING_PATIENCE`] from now on.
     pub(crate) fn ends(&self) {
         self.ends.get_or_init(Instant::now);
@@ -119,3 +118,11 @@ impl ManagerLink {
         self.ends.get().is_some_and(|since| since.elapsed() >= ENDING_PATIENCE)
     }
 
+    /// Who this client is to the manager and to the pool's benefactors.
+    pub(crate) fn identity(&self) -> Identity {
+        // A host that joined as a benefactor alone has no other role; it may ask how the pool is.
+        let is_client = self.keys.as_ref().is_none_or(|keys| keys.member().may_be(Role::Client));
+        let role = if is_client { Role::Client } else { Role::Benefactor };
+        Identity { role, pool: self.pool.get().copied(), keys: self.keys.clone() }
+    }
+}

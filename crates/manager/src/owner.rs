@@ -122,6 +122,7 @@ impl Owner {
             due,
             urgent,
             grows,
+            had_room: true,
             panicked,
             deposed,
             unanswered: Vec::new(),
@@ -293,6 +294,8 @@ struct Keeper {
     urgent: bool,
     /// Bytes by which what waits for the next commit makes the store grow.
     grows: u64,
+    /// The store had room when it was looked at last.
+    had_room: bool,
     /// The core did within a change.
     panicked: bool,
     /// Another manager may lead: nothing is answered any more, and askers turn to that one when their connections end.
@@ -306,7 +309,7 @@ impl Keeper {
     fn commit(&mut self) -> Result<(), StoreError> {
         let batch = self.core.take_changes();
         let committed = self.store_batch(&batch);
-        if committed.is_err() {
+        if let Err(error) = &committed {
             self.store = None;
         }
         if matches!(committed, Err(StoreError::Deposed)) {
@@ -413,14 +416,21 @@ impl Keeper {
                 self.answer(answer, admitted, Leaves::Durable);
             }
             Job::ConnectionEnded(connection) => self.core.connection_ended(connection),
-            Job::Tick => {
-                let has_room = self.has_room(0);
-                self.core.store_has_room(has_room);
-                self.core.tick(now);
             Job::Keepers(answer) => {
                 // The asker may have gone; then nobody needs the answer.
                 let _ = answer.send(Ok(self.core.keeper_addresses()));
             }
+            Job::Tick => {
+                let has_room = self.has_room(0);
+                match (std::mem::replace(&mut self.had_room, has_room), has_room) {
+                    (true, false) => {
+                        tracing::error!("the disk of the manager's store is full: nothing new is taken")
+                    }
+                    (false, true) => tracing::info!("the manager's store has room again"),
+                    _ => {}
+                }
+                self.core.store_has_room(has_room);
+                self.core.tick(now);
                 let left = self.backups.tick(now.ms);
                 self.give_up_backup(left);
                 self.journal.tick(now.ms);

@@ -25,7 +25,7 @@ use stdchk_net::server::Host;
 use stdchk_net::transport::socket_of;
 use stdchk_net::{
     Admission, Authority, Buffer, BufferPool, Bytes, Caller, DataDir, DataDirError, Keys, KeysError,
-    Listener, Service, elsewhere, serve,
+    Listener, Repeats, Service, elsewhere, serve,
 };
 use tokio::sync::{Notify, watch};
 
@@ -266,6 +266,8 @@ impl Manager {
         let addresses = listener.addresses().map_err(|error| refuse(&config.listen.join(", "), error))?;
         let mut journal = Journal::new(Sealer::new(pool, authority.as_deref()), core.key(), before);
         journal.committed(Moment { start: core.start(), commit: store.sequence() }, &begun);
+        let (term, commit) = (core.term(), store.sequence());
+        tracing::info!(%pool, listens = addresses.join(", "), term, commit, "this manager serves");
         let owner = Owner::new(core, store, journal);
         let host = Host::new(Role::Manager, pool, keys.map(Arc::new));
         Ok(Self { listener, addresses, host, owner, authority, directory: None })
@@ -284,7 +286,7 @@ impl Manager {
     /// Serves until `stop` resolves or the store fails. What was answered is durable, so stopping needs no farewell.
     pub async fn serve(self, stop: impl Future<Output = ()>) -> Result<(), ManagerError> {
         let Self { listener, host, owner, authority, directory: _directory, .. } = self;
-        let mut ended = None;
+        let (mut ended, noting) = (None, authority.clone());
         let until = async {
             tokio::select! {
                 () = stop => {}
@@ -696,8 +698,6 @@ fn internal(error: impl std::fmt::Display) -> Failure {
     Failure::new(ErrorCode::Internal, error.to_string())
 }
 
-/// Lets the core do what follows from events, in steps, so that requests come in between.
-async fn work(owner: &Owner) {
 /// Writes down beside the authority's key where the benefactors are that keep the journal, for a recovery: whoever needs them has the key.
 async fn note_keepers(owner: &Owner, authority: Option<Arc<Authority>>) {
     let Some(authority) = authority else { return std::future::pending().await };
@@ -727,6 +727,8 @@ async fn note_keepers(owner: &Owner, authority: Option<Arc<Authority>>) {
     }
 }
 
+/// Lets the core do what follows from events, in steps, so that requests come in between.
+async fn work(owner: &Owner) {
     loop {
         match owner.ask(Job::Work).await {
             Ok(true) => tokio::time::sleep(STEP_PAUSE).await,

@@ -74,7 +74,7 @@ impl Pool {
     }
 
     fn token(&self, roles: &[Role]) -> String {
-        self.authority.make_token(roles, HOUR).unwrap()
+        self.authority.make_token(roles, 1, HOUR).unwrap()
     }
 }
 
@@ -256,9 +256,9 @@ async fn a_host_that_was_interrupted_joins_again_as_the_same_member_and_with_ano
 async fn every_holder_of_the_authority_knows_its_tokens_and_nobody_else_can_make_one() {
     let (pool, other) = (Pool::start(POOL, Role::Manager).await, TempDir::new().unwrap());
     let copy = Authority::open(&pool.folder.path().join("authority")).unwrap();
-    join(&pool.address, &copy.make_token(&[Role::Client], HOUR).unwrap(), Role::Client).await.unwrap();
+    join(&pool.address, &copy.make_token(&[Role::Client], 1, HOUR).unwrap(), Role::Client).await.unwrap();
     let twin = Authority::open_or_create(other.path(), POOL).unwrap();
-    let foreign = twin.make_token(&[Role::Client], HOUR).unwrap();
+    let foreign = twin.make_token(&[Role::Client], 1, HOUR).unwrap();
     let error = join(&pool.address, &foreign, Role::Client).await.err().unwrap();
     assert_eq!(error.code, ErrorCode::Denied, "it is of another authority: {error}");
 }
@@ -367,7 +367,7 @@ fn a_certificate_for_a_user_says_so_and_is_no_other_client() {
     assert_eq!((keys.member().roles.as_slice(), &keys.member().user), (&[Role::Client][..], &Some(user)));
     let more: Vec<u32> = (0..17).collect();
     let user = User::of_groups(1, &more).unwrap();
-    assert!(authority.make_user_token(user, HOUR).unwrap_err().to_string().contains("groups"));
+    assert!(authority.make_user_token(user, 1, HOUR).unwrap_err().to_string().contains("groups"));
     let keys = authority.keys(&[Role::Client]).unwrap().keys(folder.path()).unwrap();
     assert_eq!(keys.member().user, None);
 }

@@ -8,6 +8,7 @@
 //! DATA/spool/…             what each mount has not pushed yet, by its mount point
 //! DATA/run/*.pid           the processes, one file each; lock
 //! DATA/run/*.sock          where manager and benefactors serve
+//! DATA/run/down            a `down` that waits for an `up` to end
 //! DATA/run/*.waits         what a process has waited for long, while it does
 //! DATA/log/*.log           what they say
 //! ```
@@ -23,9 +24,9 @@ use stdchk_net::Keys;
 use stdchk_net::own::{self, Access, Folder, LOST_AND_FOUND};
 use stdchk_net::transport::unix_address;
 
-use crate::command::benefactor::terms::Terms;
 use super::ProcessRecord;
 use crate::command::benefactor::serving::Serving;
+use crate::command::benefactor::terms::Terms;
 use crate::exit::{About, CommandError, Exit, Outcome};
 
 /// Layout of `pool.json` that this code writes and reads.
@@ -77,10 +78,10 @@ pub struct PoolRecord {
     pub floor_bytes: u64,
     /// Where the pool is mounted.
     pub mount: Option<PathBuf>,
-    /// Where the manager serves on another machine, `host:port`; `None`: it is one of this host.
     /// The mount waits for ever for a manager that is away.
     #[serde(default)]
     pub hard: bool,
+    /// Where the manager serves on another machine, `host:port`; `None`: it is one of this host.
     #[serde(default)]
     pub manager: Option<String>,
     /// Where the manager of this host serves other machines, `host:port`.
@@ -106,8 +107,8 @@ impl PoolRecord {
             donate_bytes,
             floor_bytes,
             mount: None,
-            manager: None,
             hard: false,
+            manager: None,
             listen: None,
             terms: Terms::default(),
             labels: Vec::new(),
@@ -191,6 +192,12 @@ impl Home {
     /// Where the long waits of the role with this run file stand while it has some.
     pub fn waits_beside(run_file: &Path) -> PathBuf {
         run_file.with_extension("waits")
+    }
+
+    /// Where the role with this run file logs to; `None`: the file is in no folder of a pool.
+    pub fn log_beside(run_file: &Path) -> Option<PathBuf> {
+        let data = run_file.parent()?.parent()?;
+        Some(data.join("log").join(run_file.file_stem()?).with_added_extension("log"))
     }
 
     /// Where a role logs to.

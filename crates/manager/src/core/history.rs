@@ -334,6 +334,8 @@ impl Core {
 
     pub(super) fn accept_older_store(&mut self) -> Answer {
         if self.history.is_set_back() {
+            let commit = self.history.commit;
+            tracing::warn!(commit, "the older store is accepted: what was committed since is given up");
             self.history.accept();
             self.members.forget_tokens(self.namespace.position);
             self.namespace.leave_out_given_up_inos();

@@ -1,7 +1,8 @@
 //! Hosts that have joined, and the tokens with which they did: one truth for all managers of the pool, since it is in their store.
 //!
-//! A token itself is written down nowhere. That it was used is: by which request for a certificate, until the token is over. Who asks
-//! again with the same request is answered again; anybody else is refused, whichever manager leads.
+//! A token itself is written down nowhere. The keys of the hosts that joined with it are, until the token is over. A host that asks
+//! again with the same key is answered again, and costs no second use; once as many hosts have joined as the token is for, all others are
+//! refused, whichever manager leads.
 //!
 //! A store that is put back has forgotten uses. So no token counts that was made before, once a store is known to be put back. A manager
 //! whose benefactors have yet to say whether they remember more than its store takes only tokens that were made since it started.
@@ -30,6 +31,8 @@ pub struct NewMember {
     pub id: MemberId,
     /// What its host calls itself.
     pub host: String,
+    /// Where it calls from, for the log.
+    pub address: String,
 }
 
 /// Members of the pool, and tokens that were used.
@@ -139,9 +142,6 @@ fn refuse(message: &str) -> Failure {
         .then("ask for a new one: `stdchk pool token`, at the manager's machine")
 }
 
-impl Core {
-    /// Makes a host a member, if its token is good and unused. It counts once that is durable.
-    pub fn admit(&mut self, new: NewMember, now: Now) -> Answer {
 fn used_up(uses: u32) -> String {
     match uses {
         1 => "the token was used before: it is good for one host".to_owned(),
@@ -149,6 +149,19 @@ fn used_up(uses: u32) -> String {
     }
 }
 
+impl Core {
+    /// Makes a host a member, if its token is good and not used up. It counts once that is durable.
+    pub fn admit(&mut self, new: NewMember, now: Now) -> Answer {
+        let NewMember { id, host, address, .. } = new.clone();
+        let admitted = self.admit_quietly(new, now);
+        match &admitted {
+            Ok(_) => tracing::info!(%id, host, address, "a host has joined"),
+            Err(failure) => tracing::warn!(%id, host, address, %failure, "a host is not let join"),
+        }
+        admitted
+    }
+
+    fn admit_quietly(&mut self, new: NewMember, now: Now) -> Answer {
         self.set_clock(now);
         self.history.check()?;
         let NewMember { grant, id, host, .. } = new;

@@ -14,7 +14,7 @@ fn grant(number: u8, made: u64) -> Grant {
     Grant { token: TokenId([number; 8]), roles: vec![Role::Client], made, end: END, user: None, uses: 1 }
 }
 
-/// A host that shows a token; the host's number is that of its request, too.
+/// A host that shows a token.
 fn host(number: u8, grant: Grant) -> NewMember {
     NewMember {
         grant,
