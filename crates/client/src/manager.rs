@@ -72,6 +72,10 @@ impl ManagerLink {
                     return Ok(reply);
                 }
                 Err(CallError::Refused(failure)) => return Err(failure),
+                // Once it was let in, it waits for the manager to come back, whoever has taken its address.
+                Err(error @ CallError::Stranger { .. }) if self.pool.get().is_none() => {
+                    return Err(Failure::new(ErrorCode::OtherPool, error.to_string()));
+                }
                 Err(error) => error,
             };
             if let Some(row) = self.missed.lock().failed(&error.to_string()) {

@@ -77,7 +77,7 @@ pub struct ClientConfig {
     pub window_bytes: u64,
     /// Memory for verified chunks that were read.
     pub read_cache_bytes: u64,
-    /// How long the manager may be away before calls fail.
+    /// How long the manager may be away before calls fail; `Duration::MAX`: they wait for ever.
     pub patience: Duration,
     /// The write protocol of all files; `None`: that of their folders.
     pub protocol: Option<Protocol>,

@@ -311,10 +311,10 @@ impl Keeper {
         let committed = self.store_batch(&batch);
         if let Err(error) = &committed {
             self.store = None;
+            tracing::error!(%error, "the store takes no commits: this manager ends");
         }
         if matches!(committed, Err(StoreError::Deposed)) {
             // Whether that is durable, the manager that leads now tells who asks again.
-            tracing::error!(%error, "the store takes no commits: this manager ends");
             self.deposed = true;
             return committed;
         }

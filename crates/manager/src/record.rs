@@ -388,11 +388,18 @@ pub fn decode<'b, T: Decode<'b, ()>>(bytes: &'b [u8], what: &str) -> Result<T, S
     let doing = || format!("reading a record of {what}");
     let layout: Layout = cbor::decode(bytes).map_err(|error| StoreError::new(doing(), error))?;
     if layout.layout != LAYOUT {
-        let cause =
-            format!("it has layout {}, this stdchk reads {LAYOUT}: use a later stdchk", layout.layout);
-        return Err(StoreError::new(doing(), cause));
+        return Err(StoreError::new(doing(), other_layout(layout.layout)));
     }
     cbor::decode(bytes).map_err(|error| StoreError::new(doing(), error))
+}
+
+fn other_layout(layout: u16) -> String {
+    match layout < LAYOUT {
+        true => format!(
+            "the state is of an older layout, {layout}, which this stdchk (layout {LAYOUT}) can't read: use the stdchk that wrote it"
+        ),
+        false => format!("it has layout {layout}, this stdchk reads {LAYOUT}: use a later stdchk"),
+    }
 }
 
 /// Key of an inode, and of its policy.

@@ -294,9 +294,9 @@ impl Manager {
                 () = tick(&owner) => {}
                 () = work(&owner) => {}
                 () = rank(&owner) => {}
+                () = note_keepers(&owner, noting) => {}
             }
         };
-                () = note_keepers(&owner, noting) => {}
         let service = Arc::new(ManagerService {
             owner: owner.clone(),
             waiters: Waiters::default(),

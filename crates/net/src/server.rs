@@ -425,7 +425,7 @@ impl Door {
         };
         if hello.pool.is_some_and(|meant| meant != pool) {
             let message = format!("this server belongs to another pool, {pool}");
-            return Err(Failure::new(ErrorCode::Denied, message));
+            return Err(Failure::new(ErrorCode::OtherPool, message));
         }
         let busy = |what| Failure::new(ErrorCode::Unavailable, format!("{what}; try again later"));
         let place = self.gate.connect(caller.member);

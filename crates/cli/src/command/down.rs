@@ -59,7 +59,9 @@ pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
     let home = context.home_to_run()?;
     let record = home.record_required()?;
     home.prepare(record.mount.as_deref())?;
+    let wish = home.wish_down()?;
     let _lock = home.lock()?;
+    drop(wish);
     let stopped = stop_all(&home, &record)?;
     if let Some(mount) = &record.mount
         && arguments.remove_mountpoint

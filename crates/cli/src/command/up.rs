@@ -64,11 +64,11 @@ pub struct Arguments {
     #[arg(long, value_name = "SIZE")]
     floor: Option<String>,
     #[command(flatten)]
+    serving: ServingArguments,
+    #[command(flatten)]
     terms: TermsArguments,
 }
 
-    serving: ServingArguments,
-    #[command(flatten)]
 fn benefactor_count(text: &str) -> Result<u16, String> {
     let count = text.parse().ok().filter(|count| (1..=BENEFACTORS_MAX).contains(count));
     count.ok_or_else(|| format!("give a number of benefactors from 1 to {BENEFACTORS_MAX}"))
@@ -116,10 +116,6 @@ fn new(home: &Home, arguments: &Arguments) -> Outcome<PoolRecord> {
     let (donate, floor) =
         disk::sizes(arguments.donate.as_deref(), arguments.floor.as_deref(), home.path(), benefactors)?;
     let terms = arguments.terms.over(&Terms::default())?;
-    Ok(PoolRecord { terms, ..PoolRecord::new(benefactors, donate, floor) })
-}
-
-/// A manager that has lost its data would begin a new pool, which the benefactors of the old one can't join. A benefactor
     if arguments.serving.is_any() {
         let cause = "all of a pool that `up` makes is on this machine, and its processes meet at sockets";
         return Err(CommandError::usage(
@@ -128,6 +124,10 @@ fn new(home: &Home, arguments: &Arguments) -> Outcome<PoolRecord> {
             "`stdchk pool init` makes one of several machines",
         ));
     }
+    Ok(PoolRecord { terms, ..PoolRecord::new(benefactors, donate, floor) })
+}
+
+/// A manager that has lost its data would begin a new pool, which the benefactors of the old one can't join. A benefactor
 /// whose folder can't be read says so when it is started, and counts here only where nobody else knows the pool.
 fn refuse_lost_manager(home: &Home, record: &PoolRecord) -> Outcome {
     if record.manager.is_some() {
@@ -202,10 +202,6 @@ fn changed(home: &Home, mut record: PoolRecord, arguments: &Arguments) -> Outcom
     let before = record.clone();
     record.benefactors = benefactors;
     record.terms = arguments.terms.over(&before.terms)?;
-    let (donate, floor) = (arguments.donate.as_deref(), arguments.floor.as_deref());
-    if before.benefactors == 0 && benefactors > 0 {
-        (record.donate_bytes, record.floor_bytes) = disk::sizes(donate, floor, home.path(), benefactors)?;
-        return Ok(record);
     record.serving = arguments.serving.over(&before.serving, benefactors)?;
     if arguments.serving.is_any() && record.on_network().is_none() {
         let cause = "all of this pool is on this machine, and its processes meet at sockets";
@@ -215,6 +211,10 @@ fn changed(home: &Home, mut record: PoolRecord, arguments: &Arguments) -> Outcom
             "`stdchk pool init` makes one of several machines",
         ));
     }
+    let (donate, floor) = (arguments.donate.as_deref(), arguments.floor.as_deref());
+    if before.benefactors == 0 && benefactors > 0 {
+        (record.donate_bytes, record.floor_bytes) = disk::sizes(donate, floor, home.path(), benefactors)?;
+        return Ok(record);
     }
     if let Some(floor) = floor {
         record.floor_bytes = disk::floor(floor, home.path())?;
@@ -234,11 +234,11 @@ fn refuse_other_sizes_while_running(home: &Home, before: &PoolRecord, asked: &Po
         (true, _) => format!("--donate {}", size::exact(asked.donate_bytes)),
         (_, true) => format!("--floor {}", size::exact(asked.floor_bytes)),
         _ if before.terms != asked.terms => "the terms".to_owned(),
+        _ if before.serving != asked.serving => "--listen".to_owned(),
         (false, false) => return Ok(()),
     };
     for index in 0..before.benefactors {
         if running(home, Role::Benefactor(index))?.is_some() {
-        _ if before.serving != asked.serving => "--listen".to_owned(),
             let cause = format!(
                 "benefactors run, each with a donation of {} and a floor of {}, `{}`",
                 size::human(before.donate_bytes),
@@ -465,6 +465,12 @@ fn connect(runtime: &Runtime, home: &Home, record: &PoolRecord, context: &Contex
             let next = "If that is wrong: `stdchk down`, remove the folder `keys` and `pool.json` of its data folder, and let it join anew \
                         with a token";
             Err(CommandError::new(Exit::Other, object, cause, next))
+        }
+        Err(failure) if failure.code == ErrorCode::OtherPool => {
+            let object = format!("manager {}", home.manager_address(record));
+            let next = "check that the address is right; if the pool has a new authority, `stdchk down`, remove the folder `keys` and \
+                        `pool.json` of this host's data folder, and let it join anew with a token";
+            Err(CommandError::new(Exit::OtherPool, object, failure.message, next))
         }
         Err(_) => Ok(None),
     }

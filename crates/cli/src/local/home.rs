@@ -87,13 +87,13 @@ pub struct PoolRecord {
     /// Where the manager of this host serves other machines, `host:port`.
     #[serde(default)]
     pub listen: Option<String>,
+    /// Where its benefactors serve other machines.
+    #[serde(default)]
+    pub serving: Serving,
     /// On which terms its benefactors work.
     #[serde(default)]
     pub terms: Terms,
     /// Labels of its benefactors, `name=value`.
-    /// Where its benefactors serve other machines.
-    #[serde(default)]
-    pub serving: Serving,
     #[serde(default)]
     pub labels: Vec<String>,
 }
@@ -110,12 +110,12 @@ impl PoolRecord {
             hard: false,
             manager: None,
             listen: None,
+            serving: Serving::default(),
             terms: Terms::default(),
             labels: Vec::new(),
         }
     }
 
-            serving: Serving::default(),
     /// Where its benefactors and other machines reach the manager; `None`: all of the pool is on this machine.
     pub fn on_network(&self) -> Option<&String> {
         self.manager.as_ref().or(self.listen.as_ref())
@@ -268,6 +268,22 @@ impl Home {
         Ok(())
     }
 
+    /// Has an `up` that is at work end, and let go of the lock, until the returned wish is dropped.
+    pub fn wish_down(&self) -> Outcome<WishDown> {
+        let path = self.data.join("run/down");
+        match ProcessRecord::of_self()?.write(&path) {
+            Ok(()) => Ok(WishDown(Some(path))),
+            // On a disk that takes nothing no `up` gets far.
+            Err(_) => Ok(WishDown(None)),
+        }
+    }
+
+    /// Whether a `down` waits for the lock.
+    pub fn is_wished_down(&self) -> Outcome<bool> {
+        let process = ProcessRecord::read(&self.data.join("run/down"))?;
+        Ok(process.is_some_and(|process| process.is_alive()))
+    }
+
     /// Keeps other `up` and `down` of this pool out until the file is dropped; waits for one that is at work.
     pub fn lock(&self) -> Outcome<File> {
         let path = self.data.join("run/lock");
@@ -325,6 +341,18 @@ impl Home {
     }
 }
 
+/// A `down` that waits for the lock: its process stands in a file, as those of roles do.
+pub struct WishDown(Option<PathBuf>);
+
+impl Drop for WishDown {
+    fn drop(&mut self) {
+        if let Some(path) = &self.0 {
+            // What is left names a process that has ended.
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -359,6 +387,14 @@ mod tests {
     }
 
     #[test]
+    fn a_file_system_of_its_own_is_an_empty_directory() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir(directory.path().join("lost+found")).unwrap();
+        Home::new(directory.path()).prepare(None).unwrap();
+        assert!(directory.path().join("lost+found").is_dir());
+    }
+
+    #[test]
     fn a_mount_point_may_lie_in_the_directory() {
         let directory = tempfile::tempdir().unwrap();
         let mount = directory.path().join("mnt");
@@ -375,11 +411,3 @@ mod tests {
         assert_eq!(home.spools(), points.map(|point| (point.clone(), home.spool(&point))));
     }
 }
-    #[test]
-    fn a_file_system_of_its_own_is_an_empty_directory() {
-        let directory = tempfile::tempdir().unwrap();
-        fs::create_dir(directory.path().join("lost+found")).unwrap();
-        Home::new(directory.path()).prepare(None).unwrap();
-        assert!(directory.path().join("lost+found").is_dir());
-    }
-

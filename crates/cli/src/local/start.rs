@@ -24,8 +24,8 @@ use crate::settings::Settings;
 pub const READY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Interval at which readiness is looked at.
 const READY_POLL: Duration = Duration::from_millis(20);
-/// A log that is longer than this when its process starts is set aside as `NAME.log.old`, bytes.
-const LOG_BYTES_MAX: u64 = 16 << 20;
+/// Time in which a process that was started has written down its number.
+const RECORDED_TIMEOUT: Duration = Duration::from_secs(5);
 /// Part of a log that is shown when its process ended at once, bytes.
 const LOG_TAIL_BYTES: u64 = 2048;
 /// Processes that were started by this command.
@@ -114,11 +114,29 @@ impl<'a> Started<'a> {
         let mut retry = Retry::every(READY_POLL, patience);
         while !ready(self)? {
             self.note_ended()?;
+            self.end_if_wished()?;
             if !retry.pause_thread() {
                 return Ok(false);
             }
         }
         Ok(true)
+    }
+
+    /// Ends this command if a `down` waits for it. That one finds all that was started.
+    fn end_if_wished(&mut self) -> Outcome {
+        if !self.home.is_wished_down()? {
+            return Ok(());
+        }
+        let mut retry = Retry::every(READY_POLL, RECORDED_TIMEOUT);
+        for (role, child) in &mut self.children {
+            let is_recorded = || -> Outcome<bool> {
+                let record = ProcessRecord::read(&self.home.run_file(*role))?;
+                Ok(record.is_some_and(|record| record.pid == child.id()))
+            };
+            while !is_recorded()? && retry.pause_thread() {}
+        }
+        let next = "`stdchk up` starts it again";
+        Err(CommandError::new(Exit::Interrupted, "up", "`stdchk down` was run meanwhile and ended it", next))
     }
 
     fn note_ended(&mut self) -> Outcome {
@@ -217,6 +235,9 @@ pub fn arguments(home: &Home, record: &PoolRecord, role: Role, settings: &Settin
         Role::Mount => {
             add(&["mount", "--manager", &manager, "--window", &settings.window_bytes.to_string()]);
             record.terms.notice_arguments().iter().for_each(|word| add(&[word]));
+            if record.hard {
+                add(&["--hard"]);
+            }
             all.extend(["--encryption-keys".into(), settings.encryption_keys.clone().into()]);
         }
     }
@@ -228,9 +249,6 @@ pub fn arguments(home: &Home, record: &PoolRecord, role: Role, settings: &Settin
 }
 
 #[cfg(test)]
-            if record.hard {
-                add(&["--hard"]);
-            }
 mod tests {
     use super::*;
 

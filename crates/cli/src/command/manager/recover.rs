@@ -14,6 +14,7 @@ use stdchk_manager::journal::Sealer;
 use stdchk_manager::recover::{Agreed, Vouched, agree, read, rebuild};
 use stdchk_model::message::handshake::Role;
 use stdchk_model::{BenefactorId, PoolId};
+use stdchk_net::transport::socket_of;
 use stdchk_net::{Authority, DataDir, Keys, data_dir};
 
 use super::backup::{Begun, give_name};
@@ -43,7 +44,8 @@ Example:
   stdchk manager recover --authority /backup/authority
   stdchk manager recover --authority /backup/authority --from b.example.org:40123")]
 pub(super) struct Recover {
-    /// Address of a benefactor on another machine, HOST:PORT; may be given several times. Those of this machine are looked at anyway
+    /// Address of a benefactor on another machine, HOST:PORT; may be given several times. Those of this machine, those that the authority's folder
+    /// names and those that are named by what these keep are asked anyway
     #[arg(long, value_name = "ADDRESS")]
     from: Vec<String>,
     /// The folder `authority` of the lost manager's folder, in a pool of several machines
@@ -116,10 +118,10 @@ struct Place {
     manager: PathBuf,
     /// With which benefactors of other machines are asked.
     keys: Option<Arc<Keys>>,
-}
-
     /// The benefactors that kept the journal when the authority was copied, and where they served.
     keepers: Vec<(BenefactorId, String)>,
+}
+
 /// Runs the command.
 pub(super) fn run(arguments: &Recover, context: &Context) -> Outcome {
     let home = context.home_to_run()?;
@@ -217,8 +219,6 @@ fn undecided(
     CommandError::new(Exit::Unreachable, object, cause, next)
 }
 
-impl Journal {
-    fn told(&self) -> String {
 impl Journals {
     /// Takes what a place has; `expected`: whose it should be.
     fn take(&mut self, source: Source, expected: Option<BenefactorId>, sealer: &Sealer) {
@@ -263,6 +263,8 @@ impl Journals {
     }
 }
 
+impl Journal {
+    fn told(&self) -> String {
         let name = self.benefactor.as_ref().map_or_else(String::new, |benefactor| format!("{benefactor} "));
         match (&self.commit, &self.silent) {
             (Some(commit), _) => format!("{name}({}): up to commit {commit}", self.source),
