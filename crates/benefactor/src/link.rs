@@ -18,7 +18,8 @@ use stdchk_model::message::handshake::Role;
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, Registration, Term};
 use stdchk_model::{BenefactorId, ErrorCode, Failure, PoolId, Tier};
 use stdchk_net::{
-    BufferPool, Bytes, CallError, Connection, DataDir, Identity, Keys, Managers, Retry, elsewhere, machine,
+    BufferPool, Bytes, CallError, Connection, DataDir, Identity, Keys, Managers, Repeats, Retry, elsewhere,
+    machine,
 };
 
 use tokio::time::Instant;
@@ -54,8 +55,8 @@ pub(crate) struct Link {
     /// Where managers serve.
     pub(crate) managers: Managers,
     pub(crate) keys: Option<Arc<Keys>>,
-    /// Where the benefactor listens. An address of the network may leave the host out: then it is the one by which the manager is
-    /// reached.
+    /// Where the benefactor listens, or what its owner says that others reach. An address of the network may leave the host out: then it is the
+    /// one by which the manager is reached.
     pub(crate) listens: String,
     /// What the owner says of where it stands.
     pub(crate) labels: Labels,
@@ -67,6 +68,8 @@ pub(crate) struct Link {
     pub(crate) benefactor: Arc<Benefactor>,
     pub(crate) copies: Copies,
     pub(crate) buffers: Arc<BufferPool>,
+    /// Tries to inform the manager that came to nothing.
+    pub(crate) missed: Repeats,
 }
 
 /// While it lives there is a manager whose journal can be followed.
@@ -111,11 +114,16 @@ pub(crate) async fn learn_pool(
     buffers: &Arc<BufferPool>,
 ) -> PoolId {
     let identity = Identity { role: Role::Benefactor, pool: None, keys };
-    let mut retry = Retry::endless(PAUSES);
+    let (mut retry, mut missed) = (Retry::endless(PAUSES), Repeats::default());
     loop {
         match managers.open(&identity, buffers).await {
             Ok(connection) => return connection.pool(),
-            Err(error) => tracing::warn!(%error, "the manager can't be asked for its pool yet"),
+            Err(error) => {
+                if let Some(row) = missed.failed(&error.to_string()) {
+                    let (seconds, tries) = (row.seconds, row.times);
+                    tracing::warn!(%managers, seconds, tries, %error, "this benefactor waits for the manager, to ask for its pool");
+                }
+            }
         }
         retry.pause().await;
     }
@@ -137,9 +145,7 @@ impl Link {
                     twin = Some(failure);
                     tokio::time::sleep(TWIN_PAUSE).await;
                 }
-                Err(error) => {
-                    tracing::warn!(managers = %self.managers, %error, "the manager can't be informed")
-                }
+                Err(error) => self.note_missed(&error),
                 // Nothing else ends it so.
                 Ok(()) => {
                     if let Err(error) = self.note_left().await {
@@ -153,6 +159,25 @@ impl Link {
                 return std::future::pending().await;
             }
             retry.pause().await;
+        }
+    }
+
+    fn note_missed(&mut self, error: &CallError) {
+        if let Some(row) = self.missed.failed(&error.to_string()) {
+            let (managers, seconds, tries) = (&self.managers, row.seconds, row.times);
+            tracing::warn!(%managers, seconds, tries, %error, "the manager can't be informed: this benefactor waits for it, and serves what it has");
+        }
+    }
+
+    /// A manager has heard all that is here.
+    fn note_found(&mut self, manager: &str, own: Registered) {
+        let (id, term) = (own.id, own.term.number);
+        match self.missed.is_well() {
+            Some(row) => {
+                let seconds = row.seconds;
+                tracing::info!(manager, seconds, %id, term, "the manager is there again");
+            }
+            None => tracing::info!(manager, %id, term, "the manager is informed"),
         }
     }
 
@@ -179,6 +204,7 @@ impl Link {
         let own = self.register(connection, directory).await?;
         self.send_inventory(connection, own).await?;
         retry.progressed();
+        self.note_found(connection.connection.address(), own);
         let _followed = Following::new(self.benefactor.kept());
         tokio::select! {
             ended = self.beat_for_ever(connection, own) => ended,
@@ -275,7 +301,7 @@ impl Link {
     /// Takes what the manager commits, for ever: it answers when there is something. When the benefactor leaves, it takes what is there.
     async fn follow(&self, connection: &Heard, own: Registered) -> Result<(), CallError> {
         let kept = self.benefactor.kept();
-        let mut leaving = kept.leaving();
+        let (mut leaving, mut missed) = (kept.leaving(), Repeats::default());
         loop {
             let now = *leaving.borrow_and_update();
             let Registered { id, registration, .. } = own;
@@ -300,7 +326,9 @@ impl Link {
                 Ok(_) => return Err(unexpected("the journal")),
                 // The manager can't read its store, say: that is no reason not to be a benefactor.
                 Err(CallError::Refused(failure)) if failure.code != ErrorCode::Stale => {
-                    tracing::warn!(%failure, "the manager's journal can't be followed");
+                    if let Some(row) = missed.failed(&failure.message) {
+                        tracing::warn!(tries = row.times, %failure, "the manager's journal can't be followed");
+                    }
                     tokio::time::sleep(REFUSED_PAUSE).await;
                     continue;
                 }
@@ -310,9 +338,14 @@ impl Link {
                 kept.is_done(true);
                 return std::future::pending().await;
             }
-            if let Err(failure) = self.keep_pieces(pieces).await {
-                tracing::warn!(%failure, "what the manager commits can't be kept here");
-                tokio::time::sleep(REFUSED_PAUSE).await;
+            match self.keep_pieces(pieces).await {
+                Ok(()) => drop(missed.is_well()),
+                Err(failure) => {
+                    if let Some(row) = missed.failed(&failure.message) {
+                        tracing::warn!(tries = row.times, %failure, "what the manager commits can't be kept here");
+                    }
+                    tokio::time::sleep(REFUSED_PAUSE).await;
+                }
             }
         }
     }

@@ -15,7 +15,7 @@ use stdchk_model::{Failure, Incarnation, PoolId, ReceiptKey, Tier};
 use stdchk_net::notice::{self, Source};
 use stdchk_net::own;
 use stdchk_net::server::Host;
-use stdchk_net::{BufferPool, DataDir, DataDirError, Keys, Listener, Managers, elsewhere, serve};
+use stdchk_net::{BufferPool, DataDir, DataDirError, Keys, Listener, Managers, Repeats, elsewhere, serve};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -55,6 +55,8 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// Where to serve, `unix:PATH` or `HOST:PORT`; port 0: any.
     pub listen: String,
+    /// Where others reach it, `HOST:PORT`, if that is not where it listens: behind a gateway, say.
+    pub advertise: Option<String>,
     /// Where managers serve, with commas between them.
     pub manager: String,
     /// The keys of this member of the pool; `None`: all of the pool is on this machine.
@@ -95,6 +97,7 @@ impl Config {
         Self {
             data_dir,
             listen,
+            advertise: None,
             manager,
             keys: None,
             donated_bytes,
@@ -187,7 +190,9 @@ pub async fn run_warned(
     let _ = fs::remove_file(&address_file);
     let caps = Arc::new(Caps::new(config.disk_bytes_per_second, config.network_bytes_per_second));
     let store = open_store(&config).await?;
-    let (listener, address) = listen(&config.listen).await?;
+    let (listener, listens) = listen(&config.listen).await?;
+    let address = config.advertise.clone().unwrap_or(listens);
+    tracing::info!(listen = config.listen, address, manager = config.manager, "this benefactor serves");
     let buffers = BufferPool::new(config.memory_bytes.max(BLOCKS_IN_MEMORY_MIN * BLOCK_BYTES_MAX));
     let pool = tokio::select! {
         () = &mut stop => return Ok(()),
@@ -368,6 +373,7 @@ fn start_background(
         benefactor: Arc::clone(benefactor),
         copies: Copies::new(copier),
         buffers,
+        missed: Repeats::default(),
     };
     let mut background = JoinSet::new();
     let store = Arc::clone(benefactor.store());

@@ -32,6 +32,8 @@ pub enum Exit {
     NoSpace = 6,
     /// Content is damaged and no intact copy was found.
     Integrity = 7,
+    /// The process at the manager's address is of another pool, or its keys and those of this host don't fit.
+    OtherPool = 8,
     /// `run`: the program could not be started or protected. Other codes of `run` are the program's own.
     NotRun = 125,
     /// Stopped by SIGINT or SIGTERM.
@@ -120,6 +122,7 @@ pub fn exit_of(code: Code) -> Exit {
         Code::NoSpace => Exit::NoSpace,
         Code::Unreachable => Exit::Unreachable,
         Code::Damaged => Exit::Integrity,
+        Code::OtherPool => Exit::OtherPool,
         Code::Partial => Exit::Partial,
         Code::Interrupted => Exit::Interrupted,
         _ => Exit::Other,

@@ -6,11 +6,12 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use stdchk_model::message::Asked;
 use stdchk_model::message::handshake::Role;
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest};
-use stdchk_model::{Failure, PoolId};
-use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Identity, Keys, Managers, Retry, waits};
+use stdchk_model::{ErrorCode, Failure, PoolId};
+use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Identity, Keys, Managers, Repeats, Retry, waits};
 
 use crate::acting;
 use crate::shared::{Longest, Shared};
@@ -20,6 +21,8 @@ use tokio::time::Instant;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// First and longest pause between attempts to reach a manager that is away.
 const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(250));
+/// Time for which a client that ends waits for a manager that is away: it covers a restart of that.
+const ENDING_PATIENCE: Duration = Duration::from_secs(60);
 /// Memory for answers under way, bytes. Answers of the manager have no payload.
 const BUFFER_BYTES: usize = 1 << 20;
 
@@ -32,6 +35,10 @@ pub(crate) struct ManagerLink {
     connection: Shared,
     /// What it took to connect to anybody of the pool.
     pub(crate) connecting: Longest,
+    /// Since when the client ends.
+    ends: OnceLock<Instant>,
+    /// Answers of the manager that did not come.
+    missed: Mutex<Repeats>,
     /// The pool that answered first: only the same will do, should another one ever answer at this address.
     pool: OnceLock<PoolId>,
 }
@@ -42,7 +49,8 @@ impl ManagerLink {
         let buffers = BufferPool::new(BUFFER_BYTES);
         let (connection, connecting, pool) = (Shared::default(), Longest::default(), OnceLock::new());
         let managers = Managers::new(addresses);
-        Self { managers, keys, patience, buffers, connection, connecting, pool }
+        let (ends, missed) = (OnceLock::new(), Mutex::default());
+        Self { managers, keys, patience, buffers, connection, connecting, ends, missed, pool }
     }
 
     /// Asks, and keeps asking while the manager can't be reached, for as long as the client's patience lasts.
@@ -56,12 +64,25 @@ impl ManagerLink {
         let mut retry = Retry::new(self.patience, RETRY_PAUSE);
         loop {
             let error = match self.ask_once(request).await {
-                Ok(reply) => return Ok(reply),
+                Ok(reply) => {
+                    if let Some(row) = self.missed.lock().is_well() {
+                        let (managers, seconds) = (&self.managers, row.seconds);
+                        tracing::info!(%managers, seconds, "the manager answers again");
+                    }
+                    return Ok(reply);
+                }
                 Err(CallError::Refused(failure)) => return Err(failure),
+                // Once it was let in, it waits for the manager to come back, whoever has taken its address.
+                Err(error @ CallError::Stranger { .. }) if self.pool.get().is_none() => {
+                    return Err(Failure::new(ErrorCode::OtherPool, error.to_string()));
+                }
                 Err(error) => error,
             };
-            tracing::debug!(%error, "the manager gave no answer");
-            if !retry.pause().await {
+            if let Some(row) = self.missed.lock().failed(&error.to_string()) {
+                let (managers, seconds, tries) = (&self.managers, row.seconds, row.times);
+                tracing::warn!(%managers, seconds, tries, %error, "the manager gives no answer: requests wait for it");
+            }
+            if !retry.pause().await || self.is_given_up() {
                 return Err(crate::context(&error.failure(), "the manager can't be reached"));
             }
         }
@@ -90,6 +111,15 @@ impl ManagerLink {
                 Err(CallError::Closed { address: gone })
             }
         }
+    }
+
+    /// The client ends: whoever waits for the manager, however long that was to be, waits no longer than [`ENDING_PATIENCE`] from now on.
+    pub(crate) fn ends(&self) {
+        self.ends.get_or_init(Instant::now);
+    }
+
+    fn is_given_up(&self) -> bool {
+        self.ends.get().is_some_and(|since| since.elapsed() >= ENDING_PATIENCE)
     }
 
     /// Who this client is to the manager and to the pool's benefactors.

@@ -77,7 +77,7 @@ pub struct ClientConfig {
     pub window_bytes: u64,
     /// Memory for verified chunks that were read.
     pub read_cache_bytes: u64,
-    /// How long the manager may be away before calls fail.
+    /// How long the manager may be away before calls fail; `Duration::MAX`: they wait for ever.
     pub patience: Duration,
     /// The write protocol of all files; `None`: that of their folders.
     pub protocol: Option<Protocol>,
@@ -670,6 +670,11 @@ impl Pool {
     /// Bytes of chunks that were written and are kept as near copies.
     pub fn near_kept_bytes(&self) -> u64 {
         self.inner.near.bytes().1
+    }
+
+    /// The client is about to end: what waits for the manager without end from now on waits for a minute at most.
+    pub fn ends(&self) {
+        self.inner.manager.ends();
     }
 
     /// Waits until commits in the background have ended, and takes leave.

@@ -51,6 +51,8 @@ pub enum Job {
     Admit(Box<NewMember>, Answer<ManagerReply>),
     /// A connection of a benefactor has ended.
     ConnectionEnded(u64),
+    /// Which benefactors keep the journal, and where do they serve?
+    Keepers(Answer<Vec<(BenefactorId, String)>>),
     /// Time has passed.
     Tick,
     /// Do a part of what follows from events; is there more to do at once?
@@ -120,6 +122,7 @@ impl Owner {
             due,
             urgent,
             grows,
+            had_room: true,
             panicked,
             deposed,
             unanswered: Vec::new(),
@@ -291,6 +294,8 @@ struct Keeper {
     urgent: bool,
     /// Bytes by which what waits for the next commit makes the store grow.
     grows: u64,
+    /// The store had room when it was looked at last.
+    had_room: bool,
     /// The core did within a change.
     panicked: bool,
     /// Another manager may lead: nothing is answered any more, and askers turn to that one when their connections end.
@@ -304,8 +309,9 @@ impl Keeper {
     fn commit(&mut self) -> Result<(), StoreError> {
         let batch = self.core.take_changes();
         let committed = self.store_batch(&batch);
-        if committed.is_err() {
+        if let Err(error) = &committed {
             self.store = None;
+            tracing::error!(%error, "the store takes no commits: this manager ends");
         }
         if matches!(committed, Err(StoreError::Deposed)) {
             // Whether that is durable, the manager that leads now tells who asks again.
@@ -410,8 +416,19 @@ impl Keeper {
                 self.answer(answer, admitted, Leaves::Durable);
             }
             Job::ConnectionEnded(connection) => self.core.connection_ended(connection),
+            Job::Keepers(answer) => {
+                // The asker may have gone; then nobody needs the answer.
+                let _ = answer.send(Ok(self.core.keeper_addresses()));
+            }
             Job::Tick => {
                 let has_room = self.has_room(0);
+                match (std::mem::replace(&mut self.had_room, has_room), has_room) {
+                    (true, false) => {
+                        tracing::error!("the disk of the manager's store is full: nothing new is taken")
+                    }
+                    (false, true) => tracing::info!("the manager's store has room again"),
+                    _ => {}
+                }
                 self.core.store_has_room(has_room);
                 self.core.tick(now);
                 let left = self.backups.tick(now.ms);

@@ -4,6 +4,8 @@
 //! changed in meaning; a record of another layout is refused by name. `docs/FORMAT.md` is the
 //! description for strangers.
 
+use std::collections::BTreeSet;
+
 use minicbor::{Decode, Encode};
 use stdchk_model::labels::Labels;
 use stdchk_model::lifetime::Done;
@@ -17,7 +19,7 @@ use stdchk_model::{
 use crate::store::StoreError;
 
 /// Layout of every record below.
-pub const LAYOUT: u16 = 4;
+pub const LAYOUT: u16 = 5;
 
 /// Key of [`PoolRecord`] in its table.
 pub const POOL_KEY: &[u8] = b"pool";
@@ -330,9 +332,9 @@ pub struct TokenRecord {
     /// [`LAYOUT`].
     #[n(0)]
     pub layout: u16,
-    /// The hash of the request for a certificate for which it was.
-    #[cbor(n(1), with = "minicbor::bytes")]
-    pub used_by: [u8; 32],
+    /// The members that joined with it, by their keys.
+    #[n(1)]
+    pub used_by: BTreeSet<MemberId>,
     /// When it ends, seconds since 1970: then it is refused for that.
     #[n(2)]
     pub end: u64,
@@ -386,11 +388,18 @@ pub fn decode<'b, T: Decode<'b, ()>>(bytes: &'b [u8], what: &str) -> Result<T, S
     let doing = || format!("reading a record of {what}");
     let layout: Layout = cbor::decode(bytes).map_err(|error| StoreError::new(doing(), error))?;
     if layout.layout != LAYOUT {
-        let cause =
-            format!("it has layout {}, this stdchk reads {LAYOUT}: use a later stdchk", layout.layout);
-        return Err(StoreError::new(doing(), cause));
+        return Err(StoreError::new(doing(), other_layout(layout.layout)));
     }
     cbor::decode(bytes).map_err(|error| StoreError::new(doing(), error))
+}
+
+fn other_layout(layout: u16) -> String {
+    match layout < LAYOUT {
+        true => format!(
+            "the state is of an older layout, {layout}, which this stdchk (layout {LAYOUT}) can't read: use the stdchk that wrote it"
+        ),
+        false => format!("it has layout {layout}, this stdchk reads {LAYOUT}: use a later stdchk"),
+    }
 }
 
 /// Key of an inode, and of its policy.
@@ -444,9 +453,9 @@ mod tests {
     }
 
     #[test]
-    fn layout_4_stays_what_it_is() {
+    fn layout_5_stays_what_it_is() {
         let pool = PoolRecord {
-            layout: 4,
+            layout: 5,
             pool: PoolId([1; 16]),
             ino_ceiling: 4098,
             next_benefactor: 3,
@@ -456,10 +465,10 @@ mod tests {
         };
         assert_eq!(
             hex(&cbor::encode(&pool)),
-            format!("870450010101010101010101010101010101011910020304065820{}", "07".repeat(32))
+            format!("870550010101010101010101010101010101011910020304065820{}", "07".repeat(32))
         );
         let version = VersionRecord {
-            layout: 4,
+            layout: 5,
             size: 5,
             mtime: -1,
             committed_at: 7,
@@ -476,34 +485,37 @@ mod tests {
         };
         assert_eq!(
             hex(&cbor::encode(&version)),
-            "8e040520070105500202020202020202020202020202020282008141aa0309044c07070707070707070707070706480808080808080808"
+            "8e050520070105500202020202020202020202020202020282008141aa0309044c07070707070707070707070706480808080808080808"
         );
     }
 
     #[test]
     fn records_without_the_elements_that_were_added_are_read() {
         let secret = BenefactorSecret([5; 32]);
-        let older = (4u16, "host:1", secret.clone(), None::<MemberId>);
+        let older = (5u16, "host:1", secret.clone(), None::<MemberId>);
         let read: BenefactorRecord = decode(&cbor::encode(&older), "a benefactor").unwrap();
         let address = "host:1".to_owned();
         let (member, labels, tier) = (None, Vec::new(), Tier::Disk);
-        let now = BenefactorRecord { layout: 4, address, secret, member, labels, tier };
+        let now = BenefactorRecord { layout: 5, address, secret, member, labels, tier };
         assert_eq!(read, now);
     }
 
     #[test]
-    fn a_later_layout_is_refused_by_name() {
-        let later = EntryRecord { layout: 5, ino: Ino(5) };
-        let error =
-            decode::<EntryRecord>(&cbor::encode(&later), "a directory entry").unwrap_err().to_string();
-        assert!(error.contains("a directory entry") && error.contains("layout 5"), "{error}");
+    fn another_layout_is_refused_by_name_and_an_older_one_needs_no_later_stdchk() {
+        for (layout, needs_later) in [(LAYOUT + 1, true), (LAYOUT - 1, false)] {
+            let other = cbor::encode(&EntryRecord { layout, ino: Ino(5) });
+            let error = decode::<EntryRecord>(&other, "a directory entry").unwrap_err().to_string();
+            let names = error.contains("a directory entry") && error.contains(&format!("layout {layout}"));
+            assert!(names || error.contains(&format!("older layout, {layout}")), "{error}");
+            assert_eq!(error.contains("use a later stdchk"), needs_later, "{error}");
+        }
         assert!(decode::<EntryRecord>(b"junk", "a directory entry").is_err());
     }
 
     #[test]
     fn a_field_added_later_is_skipped() {
-        let extended = (4u16, Ino(5), "new");
+        let extended = (5u16, Ino(5), "new");
         let bytes = cbor::encode(&extended);
-        assert_eq!(decode::<EntryRecord>(&bytes, "").unwrap(), EntryRecord { layout: 4, ino: Ino(5) });
+        assert_eq!(decode::<EntryRecord>(&bytes, "").unwrap(), EntryRecord { layout: 5, ino: Ino(5) });
     }
 }

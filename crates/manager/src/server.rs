@@ -25,7 +25,7 @@ use stdchk_net::server::Host;
 use stdchk_net::transport::socket_of;
 use stdchk_net::{
     Admission, Authority, Buffer, BufferPool, Bytes, Caller, DataDir, DataDirError, Keys, KeysError,
-    Listener, Service, elsewhere, serve,
+    Listener, Repeats, Service, elsewhere, serve,
 };
 use tokio::sync::{Notify, watch};
 
@@ -59,6 +59,8 @@ const GATHER: Duration = Duration::from_millis(2);
 const GATHER_ORDERS: Duration = Duration::from_millis(50);
 /// Time in which commits gather for keepers of the journal: with many small commits, one answer serves many.
 const GATHER_COMMITS: Duration = Duration::from_millis(200);
+/// Pause between two looks at who keeps the journal.
+const KEEPERS_PAUSE: Duration = Duration::from_secs(1);
 /// The part of the machine's memory for what sessions hold: what is stored takes more than what is being written.
 const SESSIONS_PART: u64 = 4;
 /// Chunks that one step of what is done beside requests looks at: a millisecond at most.
@@ -264,6 +266,8 @@ impl Manager {
         let addresses = listener.addresses().map_err(|error| refuse(&config.listen.join(", "), error))?;
         let mut journal = Journal::new(Sealer::new(pool, authority.as_deref()), core.key(), before);
         journal.committed(Moment { start: core.start(), commit: store.sequence() }, &begun);
+        let (term, commit) = (core.term(), store.sequence());
+        tracing::info!(%pool, listens = addresses.join(", "), term, commit, "this manager serves");
         let owner = Owner::new(core, store, journal);
         let host = Host::new(Role::Manager, pool, keys.map(Arc::new));
         Ok(Self { listener, addresses, host, owner, authority, directory: None })
@@ -282,7 +286,7 @@ impl Manager {
     /// Serves until `stop` resolves or the store fails. What was answered is durable, so stopping needs no farewell.
     pub async fn serve(self, stop: impl Future<Output = ()>) -> Result<(), ManagerError> {
         let Self { listener, host, owner, authority, directory: _directory, .. } = self;
-        let mut ended = None;
+        let (mut ended, noting) = (None, authority.clone());
         let until = async {
             tokio::select! {
                 () = stop => {}
@@ -290,6 +294,7 @@ impl Manager {
                 () = tick(&owner) => {}
                 () = work(&owner) => {}
                 () = rank(&owner) => {}
+                () = note_keepers(&owner, noting) => {}
             }
         };
         let service = Arc::new(ManagerService {
@@ -524,10 +529,10 @@ impl Service for ManagerService {
         }
     }
 
-    async fn join(&self, join: Join, channel: [u8; 32]) -> Result<Joined, Failure> {
+    async fn join(&self, join: Join, channel: [u8; 32], from: &str) -> Result<Joined, Failure> {
         let admit = move |authority: &Authority, _: &Keys| authority.admit(&join, &channel);
-        let Admission { grant, request, id, host, certificate } = self.with_members(admit).await?;
-        let new = Box::new(NewMember { grant, request, id, host });
+        let Admission { grant, id, host, certificate } = self.with_members(admit).await?;
+        let new = Box::new(NewMember { grant, id, host, address: from.to_owned() });
         // It is on record in the store before anybody has the certificate.
         self.owner.ask(|answer| Job::Admit(new, answer)).await?;
         Ok(Joined { certificate })
@@ -691,6 +696,35 @@ fn asker(caller: &Caller, said: Option<User>) -> Result<Asker, Failure> {
 
 fn internal(error: impl std::fmt::Display) -> Failure {
     Failure::new(ErrorCode::Internal, error.to_string())
+}
+
+/// Writes down beside the authority's key where the benefactors are that keep the journal, for a recovery: whoever needs them has the key.
+async fn note_keepers(owner: &Owner, authority: Option<Arc<Authority>>) {
+    let Some(authority) = authority else { return std::future::pending().await };
+    let (mut commits, mut noted, mut missed) = (owner.commits(), Vec::new(), Repeats::default());
+    loop {
+        if let Ok(keepers) = owner.ask(Job::Keepers).await
+            && keepers != noted
+        {
+            let (authority, writes) = (Arc::clone(&authority), keepers.clone());
+            let written = elsewhere(move || authority.note_keepers(&writes)).await;
+            match written
+                .map_err(|error| error.to_string())
+                .and_then(|done| done.map_err(|error| error.to_string()))
+            {
+                Ok(()) => noted = keepers,
+                Err(error) if missed.failed(&error).is_some() => {
+                    tracing::warn!(%error, "where the keepers of the journal are can't be written down");
+                }
+                Err(_) => {}
+            }
+        }
+        tokio::time::sleep(KEEPERS_PAUSE).await;
+        // A benefactor that is new or serves elsewhere is a commit. The owner's end ends this as well.
+        if commits.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+    }
 }
 
 /// Lets the core do what follows from events, in steps, so that requests come in between.

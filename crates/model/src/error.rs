@@ -73,6 +73,9 @@ pub enum ErrorCode {
     /// The benefactor takes no new blocks now, for its owner's work or since many clients send to it: use another one, or insist.
     #[n(20)]
     Busy,
+    /// The process there belongs to another pool than the one that is meant, or its keys and those of the caller don't fit.
+    #[n(21)]
+    OtherPool,
 }
 
 /// A failed request. It reads `message; next`, or `message` where the code alone says what to do.

@@ -749,7 +749,7 @@ fn messages_are_byte_for_byte_as_documented() {
     let (role, pool) = (Role::Client, PoolId([1; 16]));
     let hello = Hello { protocol: PROTOCOL, role, pool: None, maker: Maker::LOCAL };
     let (token, roles) = (TokenId([5; 8]), vec![Role::Client]);
-    let grant = Grant { token, roles, made: 1_700_000_000, end: 1_700_003_600, user: Some(user()) };
+    let grant = Grant { token, roles, made: 1_700_000_000, end: 1_700_003_600, user: Some(user()), uses: 20 };
     let join = Join::new(grant, vec![6; 3], "lab-7".to_owned(), &JoinKey::of(&[0xaa; 16]), &[0xc0; 32]);
     let text = [
         vectors("Hello", &[hello.clone(), Hello { pool: Some(pool), maker: Maker([0x3a; 8]), ..hello }]),

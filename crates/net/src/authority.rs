@@ -1,14 +1,15 @@
 //! A pool's authority: it signs the certificates of members, and gives out tokens with which new members join (docs/design/0700).
 //!
-//! A token is a text that is shown once, good for one member and a short time. It tells the fingerprint of the authority's certificate,
+//! A token is a text that is shown once, good for one member, or as many as it says, and a short time. It tells the fingerprint of the authority's certificate,
 //! so that the new member knows whom it talks to before it has keys, what the member may become, and a secret, which is proven and never
 //! sent. The secret is made of what the token is for and of the authority's key. So a token is written down nowhere, and every manager that
-//! has the key knows it; that it is used once is in the manager's store, which all of them share.
+//! has the key knows it; by whom it was used is in the manager's store, which all of them share.
 //!
 //! ```text
 //! AUTHORITY/key.pem           the authority's private key: who has it can be everybody
 //! AUTHORITY/certificate.pem   its certificate
 //! AUTHORITY/revoked           members whose keys are accepted no more, one a line
+//! AUTHORITY/keepers           benefactors that keep the manager's journal, and where they served last, one a line: `3 HOST:PORT`
 //! ```
 
 use std::collections::BTreeSet;
@@ -26,33 +27,20 @@ use rcgen::{
 };
 use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use stdchk_model::message::handshake::{
-    Grant, HOST_NAME_BYTES_MAX, Join, JoinKey, Joined, MemberId, Role, TokenId,
+    Grant, HOST_NAME_BYTES_MAX, Join, JoinKey, MemberId, Role, TOKEN_USES_MAX, TokenId,
 };
-use stdchk_model::{ErrorCode, Failure, PoolId, User, cbor};
-use tokio::io::BufReader;
-use tokio::time::timeout;
+use stdchk_model::{BenefactorId, ErrorCode, Failure, PoolId, User, cbor};
 
-use crate::connection::say;
-use crate::eyeballs;
-use crate::keys::{self, KeysError, Member, Parts, Pinned, name_of, name_of_user, pem, pool_of, server_name};
-use crate::machine;
-use crate::managers::Managers;
-use crate::patience::{PATIENCE, Patient};
-use crate::retry::Retry;
-use crate::transport;
+use crate::keys::{self, KeysError, Member, Parts, name_of, name_of_user, pem, pool_of};
+use crate::own;
 
 const KEY_FILE: &str = "key.pem";
 const CERTIFICATE_FILE: &str = "certificate.pem";
+const KEEPERS_FILE: &str = "keepers";
 /// What the secrets of tokens are made for.
 const SECRETS: &str = "stdchk token 1";
-/// Time for one try to join: the manager makes it durable before it answers.
-const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time in which a host tries to join again when it gets no answer.
-const JOIN_TIME: Duration = Duration::from_secs(10);
-/// Shortest and longest pause between two tries.
-const JOIN_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 /// What a token begins with.
-const PREFIX: &str = "stdchk1-";
+pub(crate) const PREFIX: &str = "stdchk1-";
 
 /// What signs the certificates of a pool.
 pub struct Authority {
@@ -68,9 +56,7 @@ pub struct Authority {
 pub struct Admission {
     /// The token.
     pub grant: Grant,
-    /// The hash of the request for the certificate: the same host may ask again, should the answer be lost.
-    pub request: [u8; 32],
-    /// The new member.
+    /// The new member, by its key: the same host may ask again, should the answer be lost.
     pub id: MemberId,
     /// What its host calls itself.
     pub host: String,
@@ -80,15 +66,15 @@ pub struct Admission {
 
 /// A token as a text has it.
 #[derive(Clone, PartialEq, Eq, Encode, Decode)]
-struct Told {
+pub(crate) struct Told {
     #[n(0)]
-    pool: PoolId,
+    pub(crate) pool: PoolId,
     #[cbor(n(1), with = "minicbor::bytes")]
-    fingerprint: [u8; 32],
+    pub(crate) fingerprint: [u8; 32],
     #[n(2)]
-    grant: Grant,
+    pub(crate) grant: Grant,
     #[cbor(n(3), with = "minicbor::bytes")]
-    secret: [u8; 16],
+    pub(crate) secret: [u8; 16],
 }
 
 impl Authority {
@@ -190,29 +176,39 @@ impl Authority {
         blake3::derive_key(context, &self.issuer.key().serialize_der())
     }
 
-    /// A token for one member with these roles, good for so long. A client acts as whom it says.
+    /// A token for so many members with these roles, good for so long. A client acts as whom it says.
     ///
     /// # Errors
     /// The system gives no random numbers.
-    pub fn make_token(&self, roles: &[Role], lifetime: Duration) -> Result<String, KeysError> {
-        self.give(roles, None, lifetime)
+    pub fn make_token(&self, roles: &[Role], uses: u32, lifetime: Duration) -> Result<String, KeysError> {
+        self.give(roles, None, uses, lifetime)
     }
 
-    /// A token for one client that acts for this user alone, good for so long.
+    /// A token for so many clients that act for this user alone, good for so long.
     ///
     /// # Errors
     /// The user is in more groups than a certificate can name, or the system gives no random numbers.
-    pub fn make_user_token(&self, user: User, lifetime: Duration) -> Result<String, KeysError> {
+    pub fn make_user_token(&self, user: User, uses: u32, lifetime: Duration) -> Result<String, KeysError> {
         name_of_user(&user, self.pool)?;
-        self.give(&[Role::Client], Some(user), lifetime)
+        self.give(&[Role::Client], Some(user), uses, lifetime)
     }
 
-    fn give(&self, roles: &[Role], user: Option<User>, lifetime: Duration) -> Result<String, KeysError> {
+    fn give(
+        &self,
+        roles: &[Role],
+        user: Option<User>,
+        uses: u32,
+        lifetime: Duration,
+    ) -> Result<String, KeysError> {
+        assert!(
+            (1..=TOKEN_USES_MAX).contains(&uses),
+            "a token is for some hosts, and for as many as one may be"
+        );
         let mut id = [0; 8];
         getrandom::fill(&mut id).map_err(KeysError::make)?;
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_err(KeysError::make)?;
         let (made, end) = (now.as_secs(), now.saturating_add(lifetime).as_secs());
-        let grant = Grant { token: TokenId(id), roles: roles.to_vec(), made, end, user };
+        let grant = Grant { token: TokenId(id), roles: roles.to_vec(), made, end, user, uses };
         let fingerprint = *blake3::hash(&self.certificate).as_bytes();
         let (pool, secret) = (self.pool, self.secret(&grant));
         let told = Told { pool, fingerprint, grant, secret };
@@ -245,8 +241,7 @@ impl Authority {
         }
         let certificate = self.sign(&join.request, &grant.roles, grant.user.as_ref())?;
         let member = Member::of(&CertificateDer::from(&certificate[..]), self.pool).map_err(internal)?;
-        let (request, host) = (*blake3::hash(&join.request).as_bytes(), join.host.clone());
-        Ok(Admission { grant, request, id: member.id, host, certificate })
+        Ok(Admission { grant, id: member.id, host: join.host.clone(), certificate })
     }
 
     fn sign(&self, request: &[u8], roles: &[Role], user: Option<&User>) -> Result<Vec<u8>, Failure> {
@@ -269,6 +264,34 @@ impl Authority {
     pub fn shut_out(&self, ids: &[MemberId]) -> Result<(), KeysError> {
         let _one = self.changing.lock();
         keys::add_revoked(&self.folder, ids).map(drop)
+    }
+
+    /// Writes down which benefactors keep the manager's journal, and where they serve.
+    ///
+    /// # Errors
+    /// It can't be written down.
+    pub fn note_keepers(&self, keepers: &[(BenefactorId, String)]) -> Result<(), KeysError> {
+        let line = |(id, address): &(BenefactorId, String)| format!("{} {address}\n", id.0);
+        keys::write(&self.folder.join(KEEPERS_FILE), &keepers.iter().map(line).collect::<String>())
+    }
+
+    /// The benefactors that kept the manager's journal when that was written down last, and where they served.
+    ///
+    /// # Errors
+    /// What is written down can't be read.
+    pub fn keepers(&self) -> Result<Vec<(BenefactorId, String)>, KeysError> {
+        let path = self.folder.join(KEEPERS_FILE);
+        let text = match own::text(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            text => text.map_err(|cause| KeysError::io("read", &path, cause))?,
+        };
+        let keeper = |line: &str| {
+            let (id, address) = line.split_once(' ')?;
+            Some((BenefactorId(id.parse().ok()?), address.to_owned()))
+        };
+        let read =
+            |line| keeper(line).ok_or_else(|| KeysError::unusable(&path, "a line names no benefactor"));
+        text.lines().map(read).collect()
     }
 
     /// The members whose keys are accepted no more.
@@ -304,94 +327,6 @@ fn member_params(pool: PoolId, roles: &[Role], user: Option<&User>) -> Result<Ce
     Ok(params)
 }
 
-/// Joins the pool of the manager at this address in a role with a token; the new member's keys.
-///
-/// # Errors
-/// [`ErrorCode::Invalid`]: it is no token, or one for another role, and was not shown to anybody. [`ErrorCode::Unavailable`]: the manager
-/// isn't reached. [`ErrorCode::Denied`]: who answers is not the one that gave the token, or the token is used, or over.
-pub async fn join(address: &str, token: &str, role: Role) -> Result<Parts, Failure> {
-    let told = token.trim().strip_prefix(PREFIX).and_then(|digits| URL_SAFE_NO_PAD.decode(digits).ok());
-    let told: Option<Told> = told.and_then(|bytes| cbor::decode(&bytes).ok());
-    let told = told.ok_or_else(|| {
-        let message = format!("this is no token: one begins with `{PREFIX}` and is one line");
-        Failure::new(ErrorCode::Invalid, message).then("copy it whole from what `stdchk pool token` printed")
-    })?;
-    refuse_other_role(&told.grant, role)?;
-    let failed = |error: rcgen::Error| Failure::new(ErrorCode::Internal, error.to_string());
-    let unreachable =
-        |cause: String| Failure::new(ErrorCode::Unavailable, format!("no connection to {address}: {cause}"));
-    let managers = Managers::new(address);
-    let mut addresses = managers.addresses().iter().cycle();
-    // One request for all tries: the token stays good for it when an answer is lost.
-    let key = KeyPair::generate().map_err(failed)?;
-    let request = CertificateParams::default().serialize_request(&key).map_err(failed)?.der().to_vec();
-    let mut retry = Retry::new(JOIN_TIME, JOIN_PAUSES);
-    loop {
-        let Some(address) = addresses.next() else { unreachable!("there is always one more") };
-        let cause = match timeout(JOIN_TIMEOUT, join_with(address, &told, &key, &request)).await {
-            Ok(Ok(parts)) => return Ok(parts),
-            Ok(Err(error)) => match error.downcast::<Failure>() {
-                Ok(refused) if refused.code != ErrorCode::Unavailable => return Err(refused),
-                Ok(busy) => busy.to_string(),
-                // It is not the one that gave the token.
-                Err(error) if error.kind() == ErrorKind::InvalidData => {
-                    let message = format!("the token is not one of the pool that serves at {address}");
-                    let next = "join at the address of the manager whose machine printed the token, or ask for a token there";
-                    return Err(Failure::new(ErrorCode::Denied, message).then(next));
-                }
-                Err(error) => error.to_string(),
-            },
-            Err(_) => format!("no answer within {} s", JOIN_TIMEOUT.as_secs()),
-        };
-        if !retry.pause().await {
-            return Err(unreachable(cause));
-        }
-    }
-}
-
-/// Refuses a token for another role before it is shown: so it stays good for whom it is.
-fn refuse_other_role(grant: &Grant, role: Role) -> Result<(), Failure> {
-    let may_be = |own: &Role| *own == role || *own == Role::Operator && role == Role::Client;
-    if grant.roles.iter().any(may_be) {
-        return Ok(());
-    }
-    let names: Vec<&str> = grant.roles.iter().map(|role| role.name()).collect();
-    let message = format!(
-        "the token is wrong here and was not used: it is for a {}, not for a {}",
-        names.join(" and "),
-        role.name()
-    );
-    Err(Failure::new(ErrorCode::Invalid, message)
-        .then(format!("ask for another one, of `stdchk pool token --for {}`", role.name())))
-}
-
-async fn join_with(address: &str, told: &Told, key: &KeyPair, request: &[u8]) -> std::io::Result<Parts> {
-    let config = Pinned::client(told.fingerprint).map_err(std::io::Error::other)?;
-    let stream = eyeballs::connect(address, std::sync::Arc::new(config), server_name(told.pool)).await?;
-    let (_, connection) = stream.get_ref();
-    let channel = transport::channel_of(connection)?;
-    let authority = connection.peer_certificates().and_then(|chain| {
-        chain
-            .iter()
-            .find(|one| *blake3::hash(one).as_bytes() == told.fingerprint)
-            .cloned()
-            .map(CertificateDer::into_owned)
-    });
-    let authority = authority.ok_or(std::io::ErrorKind::InvalidData)?;
-    let (reader, writer) = transport::of_tls(stream.into());
-    let mut reader = Patient::new(BufReader::new(reader), PATIENCE);
-    let mut writer = Patient::new(writer, PATIENCE);
-    let mut host = machine::host();
-    host.truncate(host.floor_char_boundary(HOST_NAME_BYTES_MAX));
-    let join = Join::new(told.grant.clone(), request.to_vec(), host, &JoinKey::of(&told.secret), &channel);
-    let Joined { certificate } = say(&mut reader, &mut writer, &join).await?;
-    Ok(Parts {
-        key: PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der())),
-        certificate: CertificateDer::from(certificate),
-        authority,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -407,7 +342,7 @@ mod tests {
         let genuine = asked.serialize_request(&key).unwrap().der().to_vec();
         let (mut signed, mut seed) = (0, 1_u64);
         for turn in 0..600 {
-            let token = authority.make_token(&[Role::Client], Duration::from_secs(60)).unwrap();
+            let token = authority.make_token(&[Role::Client], 1, Duration::from_secs(60)).unwrap();
             let told = URL_SAFE_NO_PAD.decode(token.strip_prefix(PREFIX).unwrap()).unwrap();
             let told: Told = cbor::decode(&told).unwrap();
             let mut request = genuine.clone();

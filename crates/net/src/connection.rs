@@ -97,6 +97,14 @@ pub enum CallError {
         /// What the system said.
         cause: String,
     },
+    /// Whoever serves there is of another pool, or doesn't accept the keys that this process has: until that is mended, no try helps.
+    #[error("no connection to {address}: {cause}")]
+    Stranger {
+        /// The server.
+        address: String,
+        /// What stands against it.
+        cause: String,
+    },
     /// No manager leads at any of several addresses.
     #[error("none of the managers leads: {causes}")]
     NoManager {
@@ -143,6 +151,40 @@ impl CallError {
             Self::Malformed { .. } => Failure::new(ErrorCode::Malformed, self.to_string()),
             _ => Failure::new(ErrorCode::Unavailable, self.to_string()),
         }
+    }
+}
+
+/// Whether an error says that the two sides are not of one pool, rather than that one isn't reached: certificates of another authority, none at all,
+/// or another user's socket.
+fn is_of_strangers(error: &io::Error) -> bool {
+    use rustls::AlertDescription as Alert;
+    let of_tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    match of_tls {
+        Some(rustls::Error::InvalidCertificate(_)) => true,
+        Some(rustls::Error::AlertReceived(alert)) => matches!(
+            alert,
+            Alert::UnknownCA
+                | Alert::BadCertificate
+                | Alert::CertificateUnknown
+                | Alert::CertificateRequired
+                | Alert::DecryptError
+                | Alert::AccessDenied
+        ),
+        Some(_) => false,
+        // What the system itself refuses may be a firewall's doing.
+        None => error.kind() == io::ErrorKind::PermissionDenied && error.get_ref().is_some(),
+    }
+}
+
+/// What such an error says, in words of pools where the library has its own.
+fn said_of_strangers(error: &io::Error) -> String {
+    let of_tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    match of_tls {
+        Some(rustls::Error::AlertReceived(_)) => {
+            format!("it does not accept the keys of this host ({error})")
+        }
+        Some(_) => format!("it shows keys of another pool, or of an older authority of this one ({error})"),
+        None => error.to_string(),
     }
 }
 
@@ -246,6 +288,9 @@ impl Connection {
         let opened = opened.map_err(late)?.map_err(|error| match error.downcast() {
             Ok(Failure { code: ErrorCode::Unavailable, message, .. }) => connect(message),
             Ok(refused) => refused.into(),
+            Err(error) if is_of_strangers(&error) => {
+                CallError::Stranger { address: address.to_owned(), cause: said_of_strangers(&error) }
+            }
             Err(error) => connect(error.to_string()),
         })?;
         let Opened { reader, writer, pool, here, socket } = opened;

@@ -22,7 +22,7 @@ use stdchk_model::message::handshake::Role;
 use stdchk_model::message::manager::BenefactorSecret;
 use stdchk_model::{BenefactorId, PoolId};
 
-use crate::own::{Access, Folder, OWNER_ONLY_FILE};
+use crate::own::{Access, Folder, LOST_AND_FOUND, OWNER_ONLY_FILE};
 
 /// Layout of data directories that this code writes and reads.
 ///
@@ -213,8 +213,7 @@ fn close_to_others(path: &Path) {
 }
 
 fn refuse_foreign(path: &Path, role: Role) -> Result<(), DataDirError> {
-    // `lost+found`: a file system of its own is a fine thing to donate.
-    const OURS: [&str; 3] = [LOCK, MARK_NEW, "lost+found"];
+    const OURS: [&str; 3] = [LOCK, MARK_NEW, LOST_AND_FOUND];
     // Copied there for a manager that is to stand by.
     const OF_MANAGERS: &str = "authority";
     let entries = fs::read_dir(path).map_err(|cause| io_error("list", path, cause))?;

@@ -115,7 +115,8 @@ async fn first_of(
     for address in addresses {
         tries.spawn(open(address, Duration::ZERO));
     }
-    let (mut refused, mut unreachable): (Option<Failure>, BTreeMap<String, String>) = (None, BTreeMap::new());
+    let (mut refused, mut unreachable): (Option<Failure>, BTreeMap<String, CallError>) =
+        (None, BTreeMap::new());
     while let Some(tried) = tries.join_next().await {
         let (address, is_first, opened) = match tried {
             Ok(tried) => tried,
@@ -126,7 +127,7 @@ async fn first_of(
             Ok(connection) => return Ok(connection),
             Err(CallError::Refused(failure)) => refused = Some(failure),
             Err(error) => {
-                unreachable.insert(address.clone(), error.to_string());
+                unreachable.insert(address.clone(), error);
                 if first_tries > 0 {
                     tries.spawn(open(address, LOOK));
                 }
@@ -138,8 +139,18 @@ async fn first_of(
     }
     Err(match refused {
         Some(failure) => failure.into(),
-        None => CallError::NoManager { causes: Vec::from_iter(unreachable.into_values()).join("; ") },
+        None => none_of(unreachable.into_values().collect()),
     })
+}
+
+/// Why none of several managers is there. If all of those that serve are strangers, it is not for want of a leader.
+fn none_of(errors: Vec<CallError>) -> CallError {
+    let are_strangers = errors.iter().all(|error| matches!(error, CallError::Stranger { .. }));
+    let causes = errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+    match errors.into_iter().next() {
+        Some(stranger) if are_strangers => stranger,
+        _ => CallError::NoManager { causes },
+    }
 }
 
 #[cfg(test)]

@@ -39,6 +39,9 @@ const LINKS_MAX: usize = 40;
 /// Longest text that is read, bytes: records of a pool, certificates and lists of members are far shorter.
 const TEXT_BYTES_MAX: u64 = 64 << 20;
 
+/// What a file system of its own has in its root from the start: a folder with nothing but that is empty.
+pub const LOST_AND_FOUND: &str = "lost+found";
+
 /// For what a file is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
@@ -130,8 +133,8 @@ impl Folder {
 
     fn is_empty(&self) -> io::Result<bool> {
         let mut entries = Dir::new(self.itself()?)?;
-        Ok(!entries
-            .any(|entry| entry.map_or(true, |entry| !matches!(entry.file_name().to_bytes(), b"." | b".."))))
+        let counts = |name: &[u8]| !matches!(name, b"." | b"..") && name != LOST_AND_FOUND.as_bytes();
+        Ok(!entries.any(|entry| entry.map_or(true, |entry| counts(entry.file_name().to_bytes()))))
     }
 
     /// The folder, open for what a mere place isn't enough for.

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use minicbor::{Decode, Encode};
+use parking_lot::Mutex;
 use rustix::process::{Resource, getrlimit};
 use stdchk_model::exact::to_usize;
 use stdchk_model::limits::REQUESTS_IN_FLIGHT_MAX;
@@ -27,6 +28,7 @@ use crate::frame::{self, Head, Kind};
 use crate::gate::{Entered, Gate, Place};
 use crate::keys::Keys;
 use crate::patience::{PATIENCE, Patient};
+use crate::repeats::Repeats;
 use crate::transport::{Arrival, Incoming, Listener, Outgoing, Peer};
 use crate::waits::permits;
 
@@ -176,9 +178,15 @@ pub trait Service: Send + Sync + 'static {
         let _ = caller;
     }
 
-    /// Signs the certificate of a new member, on a connection that is bound to `channel`. Servers without an authority refuse.
-    fn join(&self, join: Join, channel: [u8; 32]) -> impl Future<Output = Result<Joined, Failure>> + Send {
-        let _ = (join, channel);
+    /// Signs the certificate of a new member, on a connection from the address `from` that is bound to `channel`. Servers without an authority
+    /// refuse.
+    fn join(
+        &self,
+        join: Join,
+        channel: [u8; 32],
+        from: &str,
+    ) -> impl Future<Output = Result<Joined, Failure>> + Send {
+        let _ = (join, channel, from);
         let message = "new members join at the manager";
         std::future::ready(Err(Failure::new(ErrorCode::Denied, message)))
     }
@@ -227,6 +235,7 @@ pub async fn serve<S: Service>(
     let bytes = if is_manager { MANAGER_REQUESTS_BYTES } else { buffers.bytes() as u64 };
     let gate = Gate::new(limits.members, bytes, is_manager);
     let mut strangers = Strangers::default();
+    let turned_away = Arc::<TurnedAway>::default();
     let rounds = Arc::clone(&gate);
     connections.spawn(async move { rounds.run_rounds().await });
     tokio::pin!(stop);
@@ -244,7 +253,13 @@ pub async fn serve<S: Service>(
         };
         strangers.make_room(limits.strangers);
         let settled = Arc::new(AtomicBool::new(false));
-        let door = Door { host: host.clone(), gate: Arc::clone(&gate), settled: Arc::clone(&settled) };
+        let door = Door {
+            host: host.clone(),
+            gate: Arc::clone(&gate),
+            settled: Arc::clone(&settled),
+            from: peer.clone(),
+            turned_away: Arc::clone(&turned_away),
+        };
         let (service, buffers, caller) = (Arc::clone(&service), Arc::clone(&buffers), host_of(&peer));
         let task = connections.spawn(async move {
             if let Err(error) = converse(arrival, door, service, buffers).await {
@@ -260,6 +275,29 @@ struct Door {
     host: Host,
     gate: Arc<Gate>,
     settled: Arc<AtomicBool>,
+    /// The address of who calls.
+    from: String,
+    turned_away: Arc<TurnedAway>,
+}
+
+/// Callers that are not let in, by host and cause, so that one that calls again and again doesn't fill the log.
+#[derive(Default)]
+struct TurnedAway(Mutex<HashMap<(Option<IpAddr>, String), Repeats>>);
+
+/// Hosts and causes that are told apart; beyond them all are forgotten, and said anew.
+const TURNED_AWAY_MAX: usize = 256;
+
+impl TurnedAway {
+    fn note(&self, from: &str, failure: &Failure) {
+        let mut all = self.0.lock();
+        if all.len() >= TURNED_AWAY_MAX {
+            all.clear();
+        }
+        let repeats = all.entry((host_of(from), failure.message.clone())).or_default();
+        if let Some(row) = repeats.failed(&failure.message) {
+            tracing::warn!(from, tries = row.times, %failure, "a caller is turned away");
+        }
+    }
 }
 
 async fn converse<S: Service>(
@@ -319,7 +357,7 @@ async fn greet<S: Service>(
     let Some((head, body)) = frame::read_greeting(reader).await? else { return Ok(None) };
     if let Peer::Stranger(channel) = peer {
         let joined = match understood::<Join>(&body, |join| join.protocol) {
-            Ok(join) => service.join(join, *channel).await,
+            Ok(join) => service.join(join, *channel, &door.from).await,
             Err(failure) => Err(failure),
         };
         write_frame(writer, &encode_answer(head.id, joined, 0)?, &Bytes::new()).await?;
@@ -329,7 +367,12 @@ async fn greet<S: Service>(
     let welcomed = hello.and_then(|hello| door.welcome(&hello, peer));
     let (answer, let_in) = match welcomed {
         Ok((welcome, caller, place)) => (Ok(welcome), Some((caller, place))),
-        Err(failure) => (Err(failure), None),
+        Err(failure) => {
+            if failure.code != ErrorCode::Unavailable {
+                door.turned_away.note(&door.from, &failure);
+            }
+            (Err(failure), None)
+        }
     };
     write_frame(writer, &encode_answer(head.id, answer, 0)?, &Bytes::new()).await?;
     Ok(let_in)
@@ -382,7 +425,7 @@ impl Door {
         };
         if hello.pool.is_some_and(|meant| meant != pool) {
             let message = format!("this server belongs to another pool, {pool}");
-            return Err(Failure::new(ErrorCode::Denied, message));
+            return Err(Failure::new(ErrorCode::OtherPool, message));
         }
         let busy = |what| Failure::new(ErrorCode::Unavailable, format!("{what}; try again later"));
         let place = self.gate.connect(caller.member);

@@ -10,8 +10,8 @@ use stdchk_model::message::handshake::{Join, Joined, MemberId, Role};
 use stdchk_model::{ErrorCode, Failure, PoolId};
 use stdchk_net::server::Host;
 use stdchk_net::{
-    Authority, Buffer, BufferPool, Bytes, CallError, Caller, Connection, Identity, Keys, Listener, Service,
-    join, serve,
+    Authority, Buffer, BufferPool, Bytes, CallError, Caller, Connection, Identity, JoiningKey, Keys,
+    Listener, Parts, Service, Token, serve,
 };
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -38,7 +38,7 @@ impl Service for Gate {
         Ok(((request, caller.role.name().to_owned()), payload.into_bytes()))
     }
 
-    async fn join(&self, join: Join, channel: [u8; 32]) -> Result<Joined, Failure> {
+    async fn join(&self, join: Join, channel: [u8; 32], _: &str) -> Result<Joined, Failure> {
         self.0.admit(&join, &channel).map(|admission| Joined { certificate: admission.certificate })
     }
 }
@@ -74,7 +74,7 @@ impl Pool {
     }
 
     fn token(&self, roles: &[Role]) -> String {
-        self.authority.make_token(roles, HOUR).unwrap()
+        self.authority.make_token(roles, 1, HOUR).unwrap()
     }
 }
 
@@ -90,6 +90,13 @@ async fn open(
 ) -> Result<Connection, CallError> {
     let identity = Identity { role, pool: None, keys };
     Connection::open(server, address, &identity, &BufferPool::new(64 << 20)).await
+}
+
+/// Joins from a host that has no keys yet.
+async fn join(address: &str, token: &str, role: Role) -> Result<Parts, Failure> {
+    let folder = TempDir::new().unwrap();
+    let token = Token::read(token, role)?;
+    stdchk_net::join(address, &token, &JoiningKey::of(folder.path(), &token).unwrap()).await
 }
 
 async fn role_of(connection: &Connection) -> String {
@@ -227,12 +234,31 @@ async fn a_host_joins_with_a_token_of_the_pool_and_with_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_was_interrupted_joins_again_as_the_same_member_and_with_another_token_as_another() {
+    let pool = Pool::start(POOL, Role::Manager).await;
+    let folder = pool.folder.path().join("keys");
+    let join = async |token: &str| {
+        let token = Token::read(token, Role::Client).unwrap();
+        let key = JoiningKey::of(&folder, &token).unwrap();
+        let parts = stdchk_net::join(&pool.address, &token, &key).await.unwrap();
+        (parts.keys(&folder).unwrap().member().id, key)
+    };
+    let token = pool.token(&[Role::Client]);
+    let (first, _) = join(&token).await;
+    let (again, key) = join(&format!(" {token}\n")).await;
+    assert_eq!(first, again);
+    assert_ne!(join(&pool.token(&[Role::Client])).await.0, first, "that one may be shut out by now");
+    key.forget().unwrap();
+    assert_ne!(join(&token).await.0, first);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn every_holder_of_the_authority_knows_its_tokens_and_nobody_else_can_make_one() {
     let (pool, other) = (Pool::start(POOL, Role::Manager).await, TempDir::new().unwrap());
     let copy = Authority::open(&pool.folder.path().join("authority")).unwrap();
-    join(&pool.address, &copy.make_token(&[Role::Client], HOUR).unwrap(), Role::Client).await.unwrap();
+    join(&pool.address, &copy.make_token(&[Role::Client], 1, HOUR).unwrap(), Role::Client).await.unwrap();
     let twin = Authority::open_or_create(other.path(), POOL).unwrap();
-    let foreign = twin.make_token(&[Role::Client], HOUR).unwrap();
+    let foreign = twin.make_token(&[Role::Client], 1, HOUR).unwrap();
     let error = join(&pool.address, &foreign, Role::Client).await.err().unwrap();
     assert_eq!(error.code, ErrorCode::Denied, "it is of another authority: {error}");
 }
@@ -341,7 +367,7 @@ fn a_certificate_for_a_user_says_so_and_is_no_other_client() {
     assert_eq!((keys.member().roles.as_slice(), &keys.member().user), (&[Role::Client][..], &Some(user)));
     let more: Vec<u32> = (0..17).collect();
     let user = User::of_groups(1, &more).unwrap();
-    assert!(authority.make_user_token(user, HOUR).unwrap_err().to_string().contains("groups"));
+    assert!(authority.make_user_token(user, 1, HOUR).unwrap_err().to_string().contains("groups"));
     let keys = authority.keys(&[Role::Client]).unwrap().keys(folder.path()).unwrap();
     assert_eq!(keys.member().user, None);
 }

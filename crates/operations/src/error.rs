@@ -37,6 +37,8 @@ pub enum Code {
     Damaged,
     /// The pool doesn't let this client do this, or this client lacks the key for it.
     Denied,
+    /// The process at the manager's address is of another pool, or its keys and those of this client don't fit.
+    OtherPool,
     /// A part of the work succeeded, a part failed.
     Partial,
     /// The operation was told to stop. What it had not finished did not happen.
@@ -244,6 +246,7 @@ pub fn code_of(code: ErrorCode) -> Code {
         }
         ErrorCode::Damaged => Code::Damaged,
         ErrorCode::Denied | ErrorCode::NotOwner | ErrorCode::NoKey => Code::Denied,
+        ErrorCode::OtherPool => Code::OtherPool,
         _ => Code::Other,
     }
 }
@@ -264,6 +267,9 @@ fn next_step(code: ErrorCode) -> &'static str {
         }
         ErrorCode::NotOwner => "ask its owner, or whoever runs the pool",
         ErrorCode::Denied => "check that this host has joined this pool, in a role that may do this",
+        ErrorCode::OtherPool => {
+            "check the manager's address and which keys are used; this host joins that pool with a token"
+        }
         ErrorCode::NoKey => "import the key that it needs: `stdchk key import`",
         ErrorCode::Unsupported | ErrorCode::Malformed => {
             "use the same version of stdchk everywhere in the pool"

@@ -1,27 +1,24 @@
 //! The state of a pool: manager, benefactors, space, savings, what lacks copies, and one word for all of it.
 
+mod benefactors;
+
 use std::collections::BTreeMap;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 use stdchk_model::message::benefactor::{OwnerWish, StorageState};
 use stdchk_model::message::manager::{
     self, BenefactorInfo, BenefactorState, BrokenEncodings, KeeperInfo, ManagerInfo, MemorySpace, PoolStatus,
-    Space, TimeNs, Twin,
+    Space, Twin,
 };
 use stdchk_model::{Maker, SessionId, Tier, Timestep, size};
 
+use self::benefactors::{NAMED_MAX, cannot_send_since};
 use crate::error::{About, Code, Error, Result};
 use crate::pool::Pool;
-use crate::text::{self, time, time_exact};
+use crate::text::time_exact;
 
 /// Part of the donated space that should stay free, percent: below it new checkpoints may soon find no room.
 const FREE_PERCENT_MIN: u64 = 5;
-
-/// Time for which a benefactor has not reached another one before that is a reason to worry, milliseconds: one that is gone counts as on-line for half of it.
-const UNREACHED_SHOWN_MS: u64 = 10_000;
-/// Most others that are named of those that one benefactor can't send to.
-const UNREACHED_SHOWN: usize = 8;
 
 /// How a pool is, the worst first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
@@ -222,6 +219,9 @@ pub struct Status {
     pub health: Condition,
     /// All that is wrong, the worst first, and what to do about it.
     pub reasons: Vec<String>,
+    /// The same for people: of many benefactors that are in the same trouble a few, and how many there are.
+    #[serde(skip)]
+    pub few_reasons: Vec<String>,
     /// The manager.
     pub manager: ManagerState,
     /// All benefactors that have not been given up.
@@ -434,20 +434,26 @@ impl Status {
         let mut status = Self::new(address, &PoolStatus::default());
         status.health = Condition::Down;
         status.reasons = vec!["the manager does not answer".to_owned()];
+        status.few_reasons.clone_from(&status.reasons);
         (status.manager.state, status.manager.pid, status.manager.uptime_seconds) =
             ("unreachable", None, None);
         status
     }
 
     fn new(address: String, status: &PoolStatus) -> Self {
-        let mut found = findings(status);
-        found.sort_by_key(|(condition, _)| *condition);
+        let sorted = |most| {
+            let mut found = findings(status, most);
+            found.sort_by_key(|(condition, _)| *condition);
+            found
+        };
+        let (found, few) = (sorted(usize::MAX), sorted(NAMED_MAX));
         let pid = Some(status.manager_pid);
         let (logical_bytes, unique_bytes) = (status.logical_bytes, status.unique_bytes);
         let ratio = (unique_bytes > 0).then(|| logical_bytes as f64 / unique_bytes as f64);
         Self {
             health: found.first().map_or(Condition::Healthy, |(condition, _)| *condition),
             reasons: found.into_iter().map(|(_, reason)| reason).collect(),
+            few_reasons: few.into_iter().map(|(_, reason)| reason).collect(),
             manager: ManagerState {
                 address,
                 state: "online",
@@ -491,6 +497,7 @@ impl Status {
     /// Adds something that is wrong beside the pool itself, such as with a mount of it.
     pub fn add_reason(&mut self, reason: String) {
         self.health = self.health.min(Condition::Degraded);
+        self.few_reasons.push(reason.clone());
         self.reasons.push(reason);
     }
 }
@@ -568,105 +575,6 @@ fn benefactor(info: &BenefactorInfo) -> BenefactorStatus {
     }
 }
 
-/// A benefactor, for people: where it is.
-fn who(info: &BenefactorInfo) -> String {
-    match info.host.as_str() {
-        "" => format!("b{} ({})", info.id.0, info.address),
-        host => format!("b{} ({}, {})", info.id.0, text::shown(host), info.address),
-    }
-}
-
-/// A time in the largest unit of which it has two or more.
-fn lasting(ms: u64) -> String {
-    let seconds = ms / 1000;
-    match seconds {
-        0..120 => format!("{seconds} s"),
-        120..7_200 => format!("{} min", seconds / 60),
-        7_200..172_800 => format!("{} h", seconds / 3_600),
-        _ => format!("{} d", seconds / 86_400),
-    }
-}
-
-/// Benefactors that are named in one reason; more are counted.
-const NAMED_MAX: usize = 8;
-
-/// Which benefactors are away, and since when.
-fn away(status: &PoolStatus) -> Option<String> {
-    let is_away = |info: &&BenefactorInfo| info.state != BenefactorState::Online && !info.is_shut_out;
-    let away: Vec<&BenefactorInfo> = status.benefactors.iter().filter(is_away).collect();
-    let name = |info: &&BenefactorInfo| match info.state {
-        BenefactorState::Expected => format!("{}, not heard of since the manager started", who(info)),
-        _ => format!("{}, silent for {}", who(info), lasting(info.silent_ms)),
-    };
-    let mut named: Vec<String> = away.iter().take(NAMED_MAX).map(name).collect();
-    if away.len() > NAMED_MAX {
-        named.push(format!("and {} more", away.len() - NAMED_MAX));
-    }
-    (!away.is_empty()).then(|| {
-        format!(
-            "{} of {} benefactors are not on-line: {}. `stdchk up` on its machine starts one, `stdchk forget` gives up one whose disk is gone",
-            away.len(),
-            status.benefactors.len(),
-            named.join("; ")
-        )
-    })
-}
-
-/// Which benefactors are refused, and why.
-fn refused(status: &PoolStatus) -> Vec<String> {
-    let mut found = Vec::new();
-    for info in status.benefactors.iter().filter(|info| info.is_shut_out) {
-        found.push(format!(
-            "{} is shut out: the keys of its host were revoked, and nothing counts of what it has. `stdchk forget b{}` takes it out of this \
-             list; if its owner is trusted again, let the host join anew",
-            who(info),
-            info.id.0
-        ));
-    }
-    for info in &status.benefactors {
-        let Some(Twin { address, pid, for_ms }) = &info.twin else { continue };
-        found.push(format!(
-            "b{} runs twice, from two copies of one folder: the process at {} serves, and another one at {address} (process {pid}) has been \
-             refused for {}. Stop the one that is not meant with `stdchk down` on its machine; a machine that was cloned joins anew, with an \
-             empty data folder",
-            info.id.0,
-            info.address,
-            lasting(*for_ms)
-        ));
-    }
-    found
-}
-
-/// Since when a benefactor can't send to the first one of those to which it can't.
-fn cannot_send_since(info: &BenefactorInfo) -> Option<TimeNs> {
-    let since = || SystemTime::now().checked_sub(Duration::from_millis(info.unreached_ms));
-    let since = (!info.unreached.is_empty()).then(since)??.duration_since(UNIX_EPOCH).ok()?;
-    TimeNs::try_from(since.as_nanos()).ok()
-}
-
-/// Which benefactors have not been able to send to others for a while.
-fn cut_off(status: &PoolStatus) -> Vec<String> {
-    let lasts = |info: &&BenefactorInfo| {
-        info.state == BenefactorState::Online && info.unreached_ms >= UNREACHED_SHOWN_MS
-    };
-    let told = |info: &BenefactorInfo| {
-        let shown = info.unreached.iter().take(UNREACHED_SHOWN).map(|id| format!("b{}", id.0));
-        let others = Vec::from_iter(shown).join(", ");
-        let more = match info.unreached.len().saturating_sub(UNREACHED_SHOWN) {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        let since =
-            cannot_send_since(info).map(|since| format!(", since {}", time(since))).unwrap_or_default();
-        format!(
-            "b{} can't send to {others}{more}{since}: look after the network and the firewalls between their machines; meanwhile others \
-             make the copies",
-            info.id.0
-        )
-    };
-    status.benefactors.iter().filter(lasts).map(told).collect()
-}
-
 /// Why benefactors can't let go of what they are to let go of.
 fn unmovable(status: &PoolStatus) -> Option<String> {
     let chunks = status.chunks_unmovable;
@@ -705,42 +613,8 @@ fn broken_encodings(status: &PoolStatus) -> Option<String> {
     })
 }
 
-/// Which benefactors' disks are to be looked after.
-fn bad_disks(status: &PoolStatus) -> Vec<String> {
-    let mut found = Vec::new();
-    let failed = status
-        .benefactors
-        .iter()
-        .filter(|info| info.state == BenefactorState::Online && info.load.disk_failed);
-    for info in failed {
-        let since = info.disk.as_ref().map(|failure| format!(" for {}", lasting(failure.for_ms)));
-        let cause = info
-            .disk
-            .as_ref()
-            .map_or("it does not say why".to_owned(), |failure| text::shown(&failure.cause));
-        let reason = format!(
-            "the disk of {} has failed{}: {cause}. Nothing more is stored there, and what it has is served. Once the disk is mended, \
-             `stdchk down` and `stdchk up` on that machine start the benefactor again",
-            who(info),
-            since.unwrap_or_default()
-        );
-        found.push(reason);
-    }
-    let damaged = status.benefactors.iter().filter(|info| info.load.wish == OwnerWish::Damaged);
-    for info in damaged {
-        let reason = format!(
-            "blocks at {} were damaged again and again, so what it has moves to others and nothing new is stored there: look after its \
-             disk or its memory, then `stdchk benefactor resume DIR` on its machine takes it back, or `stdchk benefactor leave DIR` has it \
-             leave the pool",
-            who(info)
-        );
-        found.push(reason);
-    }
-    found
-}
-
-/// All that is wrong.
-fn findings(status: &PoolStatus) -> Vec<(Condition, String)> {
+/// All that is wrong; of what is wrong with single benefactors so much of each kind at most.
+fn findings(status: &PoolStatus, most: usize) -> Vec<(Condition, String)> {
     let online = status.benefactors.iter().filter(|info| info.state == BenefactorState::Online).count();
     let space = &status.space;
     // Those that are away altogether are told of already.
@@ -793,10 +667,8 @@ fn findings(status: &PoolStatus) -> Vec<(Condition, String)> {
         let (free, donated) = (size::human(space.free_bytes), size::human(space.donated_bytes));
         found.push((Condition::Full, format!("{free} of {donated} are free")));
     }
-    found.extend(away(status).map(|reason| (Condition::Degraded, reason)));
-    found.extend(refused(status).into_iter().map(|reason| (Condition::Degraded, reason)));
-    found.extend(cut_off(status).into_iter().map(|reason| (Condition::Degraded, reason)));
-    found.extend(bad_disks(status).into_iter().map(|reason| (Condition::Degraded, reason)));
+    let of_benefactors = benefactors::reasons(status, most);
+    found.extend(of_benefactors.into_iter().map(|reason| (Condition::Degraded, reason)));
     if stuck > 0 {
         let reason = format!(
             "{stuck} chunks have fewer copies than their folder asks for, and no more can be made now: start more benefactors, \
@@ -944,6 +816,25 @@ mod tests {
     }
 
     #[test]
+    fn of_many_benefactors_in_the_same_trouble_people_are_told_a_few_and_programs_all() {
+        let mut status = pool(&[BenefactorState::Online; 300]);
+        for info in &mut status.benefactors[..200] {
+            (info.unreached, info.unreached_ms) = (vec![BenefactorId(299)], 60_000);
+        }
+        status.benefactors[299].load.disk_failed = true;
+        let mut status = Status::new(String::new(), &status);
+        status.add_reason("the mount does not answer".to_owned());
+        assert_eq!((status.reasons.len(), status.few_reasons.len()), (202, NAMED_MAX + 3));
+        assert!(
+            status.few_reasons[NAMED_MAX].starts_with("192 more benefactors"),
+            "{:?}",
+            status.few_reasons
+        );
+        assert!(status.few_reasons[NAMED_MAX + 1].starts_with("the disk of b299"));
+        assert!(status.few_reasons[NAMED_MAX + 2].starts_with("the mount"));
+    }
+
+    #[test]
     fn what_can_come_back_is_not_damaged() {
         let mut status = pool(&[BenefactorState::Online, BenefactorState::Lost]);
         (status.chunks_away, status.chunks_stuck) = (3, 3);
@@ -1020,13 +911,14 @@ mod tests {
         let mut status = pool(&[BenefactorState::Online; 3]);
         status.space = Space { donated_bytes: 1000, free_bytes: 500, ..Space::default() };
         let one = &mut status.benefactors[0];
-        (one.unreached, one.unreached_ms) = (vec![BenefactorId(1), BenefactorId(2)], UNREACHED_SHOWN_MS - 1);
+        (one.unreached, one.unreached_ms) =
+            (vec![BenefactorId(1), BenefactorId(2)], benefactors::UNREACHED_SHOWN_MS - 1);
         assert_eq!(
             health(&status).0,
             Condition::Healthy,
             "one that was just switched off isn't reached either"
         );
-        status.benefactors[0].unreached_ms = UNREACHED_SHOWN_MS;
+        status.benefactors[0].unreached_ms = benefactors::UNREACHED_SHOWN_MS;
         let (condition, reasons) = health(&status);
         assert_eq!(condition, Condition::Degraded);
         assert!(reasons[0].starts_with("b0 can't send to b1, b2, since 20"), "{reasons:?}");

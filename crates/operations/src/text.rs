@@ -13,10 +13,18 @@ pub fn count(number: impl std::fmt::Display, thing: &str) -> String {
     if number == "1" { format!("1 {thing}") } else { format!("{number} {thing}s") }
 }
 
-/// `name` with control characters escaped, and bytes that are no UTF-8 as [`in_json`] has them.
+/// `name` with characters escaped that play with a terminal: control characters, and those that turn the direction of writing or part lines.
+/// Bytes that are no UTF-8 as [`in_json`] has them.
 pub fn shown(name: &str) -> String {
-    let one = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    let one = |c: char| {
+        if c.is_control() || moves_text(c) { c.escape_default().to_string() } else { c.to_string() }
+    };
     in_json(name).chars().map(one).collect()
+}
+
+/// Whether a character says how others stand (Unicode, annex 9: marks, embeddings, overrides and isolates; line and paragraph separators).
+fn moves_text(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// `name` with bytes that are no UTF-8 as `\xff`.
@@ -101,5 +109,10 @@ mod tests {
     fn a_name_cannot_play_with_the_terminal() {
         assert_eq!(shown("a\x1b[2J\nb"), "a\\u{1b}[2J\\nb");
         assert_eq!(shown("größe 1"), "größe 1");
+        assert_eq!(shown("run.\u{202e}1T.0N"), "run.\\u{202e}1T.0N");
+        for c in ['\u{61c}', '\u{200e}', '\u{200f}', '\u{2028}', '\u{202a}', '\u{2066}', '\u{2069}'] {
+            assert!(shown(&c.to_string()).starts_with('\\'), "{c:?}");
+        }
+        assert_eq!(shown("שלום"), "שלום", "a text that is written from right to left is one");
     }
 }

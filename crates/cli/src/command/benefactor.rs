@@ -2,6 +2,7 @@
 //! of other machines. Its owner pauses it, drains it, takes it out of the pool, and resumes it ([`owner`]).
 
 mod owner;
+pub mod serving;
 pub mod terms;
 
 use std::path::{PathBuf, absolute};
@@ -12,6 +13,7 @@ use stdchk_model::message::benefactor::OwnerWish;
 use stdchk_model::message::handshake;
 use stdchk_net::transport::socket_of;
 
+use self::serving::{Serving, ServingArguments, check_advertised};
 use self::terms::{Terms, TermsArguments};
 use super::pool::join_as;
 use super::role::{RoleArguments, serve_warned, socket_in};
@@ -23,7 +25,7 @@ use crate::settings::check_address;
 
 /// Where the benefactor of a manager with an address of the network serves unless told otherwise: on any free port, by the address at
 /// which it reaches the manager.
-pub const LISTEN_DEFAULT: &str = "[::]:0";
+const LISTEN_DEFAULT: &str = "[::]:0";
 
 /// What `benefactor` takes.
 #[derive(Args, Debug)]
@@ -76,6 +78,9 @@ struct Run {
     /// Where to serve, unix:PATH or HOST:PORT [default: as the manager does: at a socket in DIR, or on any port]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
+    /// Where others reach it, HOST:PORT, if that is not where it serves: behind a gateway that passes the port on
+    #[arg(long, value_name = "ADDRESS", requires = "listen")]
+    advertise: Option<String>,
     /// What benefactors share, such as rack=3 or site=b, several times; held until others are given
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
     labels: Vec<(String, String)>,
@@ -91,7 +96,8 @@ The token comes from `stdchk pool token` at the manager's machine. What the bene
 --data. After a reboot, `stdchk up` starts it again.
 
 Example:
-  stdchk benefactor join a.example.org:7400 --token TOKEN --donate 100GiB --floor 10GiB")]
+  stdchk benefactor join a.example.org:7400 --token TOKEN --donate 100GiB --floor 10GiB
+  stdchk benefactor join a.example.org:7400 --token TOKEN --listen 0.0.0.0:7401 --advertise gate.example.org:7401")]
 struct Join {
     /// Where the pool's manager serves, HOST:PORT
     #[arg(value_name = "ADDRESS")]
@@ -105,6 +111,8 @@ struct Join {
     /// Space on the disk that always stays free [default: 5 % of the disk, at least 1 GiB]
     #[arg(long, value_name = "SIZE")]
     floor: Option<String>,
+    #[command(flatten)]
+    serving: ServingArguments,
     #[command(flatten)]
     terms: TermsArguments,
     /// What benefactors share, such as rack=3 or site=b, several times; held until others are given
@@ -141,8 +149,9 @@ fn join_pool(join: &Join, context: &Context) -> Outcome {
     check_labels(&join.labels)?;
     let labels = join.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
     let terms = join.terms.over(&Terms::default())?;
+    let serving = join.serving.over(&Serving::default(), 1)?;
     let manager = Some(join.address.clone());
-    let record = PoolRecord { manager, terms, labels, ..PoolRecord::new(1, donate, floor) };
+    let record = PoolRecord { manager, serving, terms, labels, ..PoolRecord::new(1, donate, floor) };
     let (home, _lock) = join_as(handshake::Role::Benefactor, &record, &join.token, context)?;
     up::start(&home, &record, context)
 }
@@ -166,10 +175,15 @@ fn run_here(arguments: &Run, context: &Context) -> Outcome {
         (None, None) => LISTEN_DEFAULT.to_owned(),
     };
     check_address("--listen", &listen)?;
+    if let Some(advertise) = &arguments.advertise {
+        check_address("--advertise", advertise)?;
+        check_advertised(advertise, true)?;
+    }
     let config = Config::new(directory, manager, listen, donated_bytes);
     check_labels(&arguments.labels)?;
     let labels = arguments.labels.clone();
-    let config = Config { keys: context.keys()?, floor_bytes, labels, ..config };
+    let advertise = arguments.advertise.clone();
+    let config = Config { keys: context.keys()?, advertise, floor_bytes, labels, ..config };
     let config = arguments.terms.over(&Terms::default())?.applied_to(config)?;
     serve_warned(&arguments.role, &super::runtime()?, |warned, stop| async move {
         let ended = stdchk_benefactor::run_warned(config, warned, stop).await;

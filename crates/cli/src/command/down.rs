@@ -1,7 +1,7 @@
 //! `stdchk down`: the pool's processes end in order, and nothing of them is left behind.
 //!
 //! The mount goes first, so that its sessions end while the pool still runs; then the benefactors, then the manager.
-//! Content stays where it is: `stdchk up` brings the pool back. What waits in the spools of mounts is told of.
+//! An `up` that is at work, and perhaps waits for a manager elsewhere, ends first. Content stays where it is: `stdchk up` brings the pool back. What waits in the spools of mounts is told of.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -59,7 +59,9 @@ pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
     let home = context.home_to_run()?;
     let record = home.record_required()?;
     home.prepare(record.mount.as_deref())?;
+    let wish = home.wish_down()?;
     let _lock = home.lock()?;
+    drop(wish);
     let stopped = stop_all(&home, &record)?;
     if let Some(mount) = &record.mount
         && arguments.remove_mountpoint

@@ -12,7 +12,7 @@ use stdchk_client::{ClientConfig, Pool, SPOOL_BYTES_MIN, Spool, Waiting};
 use stdchk_model::policy::Protocol;
 use stdchk_model::{ErrorCode, size};
 use stdchk_mount::{Error, MountConfig, Mounted, SpoolConfig};
-use stdchk_net::waits;
+use stdchk_net::{Repeats, waits};
 use stdchk_operations::code_of;
 
 use super::benefactor::terms::NoticeArgument;
@@ -25,7 +25,7 @@ use crate::output;
 /// What `mount` takes.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The pool must be up. Ctrl-C, or `fusermount3 -u DIR`, takes the mount off; only the latter leaves a folder that can be
+While the manager doesn't answer it waits, and says so. Ctrl-C, or `fusermount3 -u DIR`, takes the mount off; only the latter leaves a folder that can be
 written to and removed. `stdchk up --mount DIR` does this in the background.
 
 Example:
@@ -52,6 +52,9 @@ pub struct Arguments {
     /// Most that the spool takes, such as 10GiB [default: half of what is free on its disk]
     #[arg(long, value_name = "SIZE")]
     spool_size: Option<String>,
+    /// Wait for ever for a manager that is away, rather than fail after a minute; a signal that ends the program ends the wait
+    #[arg(long)]
+    hard: bool,
     /// How long calls wait for a manager that is away. A variable for tests, so that it reaches the mount of `up`.
     #[arg(long, hide = true, env = "STDCHK_PATIENCE_MS", value_name = "MS")]
     patience_ms: Option<u64>,
@@ -72,9 +75,12 @@ pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
     let told_to_stop = begin(&arguments.role)?;
     mountpoint::make_ready(&directory)?;
     let covered = mountpoint::Covered::open(&directory)?;
-    let patience = arguments.patience_ms.map_or(PATIENCE_TO_MOVE, Duration::from_millis);
+    let patience = match arguments.hard {
+        true => Duration::MAX,
+        false => arguments.patience_ms.map_or(PATIENCE_TO_MOVE, Duration::from_millis),
+    };
     let spool = spool(arguments, &directory, context)?;
-    if arguments.role.is_of_pool() && await_manager(context, &told_to_stop)? {
+    if await_manager(context, &told_to_stop)? {
         return Ok(());
     }
     let spool_directory = spool.as_ref().map(|spool| spool.directory.clone());
@@ -106,14 +112,14 @@ pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
     ended.map_err(|error| failed(&about, &error))
 }
 
-/// Waits until the pool's manager answers, as long as it takes: the mount of `up` may be started before the manager's machine. Whether it
-/// was told to stop meanwhile.
+/// Waits until the pool's manager answers, as long as it takes: a mount may be started before the manager's machine. Whether it was told to
+/// stop meanwhile.
 fn await_manager(context: &Context, told_to_stop: &Receiver<()>) -> Outcome<bool> {
     let runtime = single_thread()?;
     let manager = context.manager_address()?;
     let shown = manager.clone();
     let answer = async {
-        let mut has_said = false;
+        let mut missed = Repeats::default();
         loop {
             match Pool::connect(context.client_config(LOOK_PATIENCE)?).await {
                 Ok(_) => return Ok(false),
@@ -125,9 +131,8 @@ fn await_manager(context: &Context, told_to_stop: &Receiver<()>) -> Outcome<bool
                     ));
                 }
                 Err(failure) => {
-                    if !has_said {
-                        tracing::warn!(%manager, %failure, "the mount waits for the manager");
-                        has_said = true;
+                    if let Some(row) = missed.failed(&failure.message) {
+                        tracing::warn!(%manager, seconds = row.seconds, %failure, "the mount waits for the manager");
                     }
                     tokio::time::sleep(MANAGER_PAUSE).await;
                 }

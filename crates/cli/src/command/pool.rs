@@ -8,9 +8,9 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use stdchk_manager::AUTHORITY;
 use stdchk_model::User;
-use stdchk_model::message::handshake;
+use stdchk_model::message::handshake::{self, TOKEN_USES_MAX};
 use stdchk_model::user::ROOT;
-use stdchk_net::{Authority, KeysError};
+use stdchk_net::{Authority, JoiningKey, KeysError, Token};
 use stdchk_operations::JoinedHost;
 
 use super::up;
@@ -42,8 +42,8 @@ pub struct Arguments {
 enum Action {
     /// Make a pool whose manager serves other machines, and start it in the background
     Init(Init),
-    /// Print a token with which one host joins; at the manager's machine
-    Token(Token),
+    /// Print a token with which hosts join; at the manager's machine
+    Token(MakeToken),
     /// Let this host use a pool of other machines, as a client
     Join(Join),
     /// List the hosts that have joined with a token
@@ -87,10 +87,11 @@ and its administrator may do all with files. With `--user` it may do what that u
 
 Example:
   stdchk pool token                                     a machine that gives a disk
+  stdchk pool token --uses 20 --minutes 240             twenty of them, within four hours
   stdchk pool token --for client                        a login node, mounted with `--allow-other` for all of its users
   stdchk pool token --for client --user alice           a machine of alice's own
   stdchk pool token --for client --user 1007 --groups 100,4000")]
-struct Token {
+struct MakeToken {
     /// What the host may be
     #[arg(long = "for", value_enum, default_value_t = For::Benefactor, value_name = "ROLE")]
     role: For,
@@ -100,6 +101,9 @@ struct Token {
     /// The user's groups by name or number, its own first [default: those that this machine knows]
     #[arg(long, value_name = "GROUP", value_delimiter = ',', requires = "user")]
     groups: Vec<String>,
+    /// How many hosts may join with it
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(TOKEN_USES_MAX)))]
+    uses: u32,
     /// Minutes for which it is good
     #[arg(long, value_name = "MINUTES", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
     minutes: u32,
@@ -224,13 +228,13 @@ fn refuse_member(home: &Home) -> Outcome {
     ))
 }
 
-fn print_token(token: &Token, context: &Context) -> Outcome {
+fn print_token(token: &MakeToken, context: &Context) -> Outcome {
     let folder = token.folder.clone().unwrap_or_else(|| context.home().directory(Role::Manager));
     let lifetime = Duration::from_secs(u64::from(token.minutes) * 60);
     let user = user_of(token)?;
     let text = Authority::open(&folder.join(AUTHORITY)).and_then(|own| match user {
-        Some(user) => own.make_user_token(user, lifetime),
-        None => own.make_token(token.role.roles(), lifetime),
+        Some(user) => own.make_user_token(user, token.uses, lifetime),
+        None => own.make_token(token.role.roles(), token.uses, lifetime),
     });
     let text = text.map_err(|error| match &error {
         KeysError::Io { cause, .. } if cause.kind() == std::io::ErrorKind::NotFound => CommandError::new(
@@ -245,7 +249,7 @@ fn print_token(token: &Token, context: &Context) -> Outcome {
 }
 
 /// The user for whom a token is, with its groups.
-fn user_of(token: &Token) -> Outcome<Option<User>> {
+fn user_of(token: &MakeToken) -> Outcome<Option<User>> {
     let Some(name) = &token.user else { return Ok(None) };
     let object = format!("--user {name}");
     if token.role != For::Client {
@@ -319,10 +323,15 @@ pub fn join_as(
     home.prepare(None)?;
     let lock = home.lock()?;
     refuse_member(&home)?;
-    let keys = super::runtime()?.block_on(stdchk_net::join(manager, token, role));
-    let keys = stdchk_operations::About::about(keys, format!("manager {manager}"))?;
+    let about = format!("manager {manager}");
+    let token = stdchk_operations::About::about(Token::read(token, role), &about)?;
+    let key = JoiningKey::of(&home.keys(), &token).map_err(about_keys)?;
+    let keys = super::runtime()?.block_on(stdchk_net::join(manager, &token, &key));
+    let keys = stdchk_operations::About::about(keys, about)?;
     keys.save(&home.keys()).map_err(about_keys)?;
     home.write_record(record)?;
+    // Only now is it the host's: interrupted before, it joins again with the same key.
+    key.forget().map_err(about_keys)?;
     Ok((home, lock))
 }
 

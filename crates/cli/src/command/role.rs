@@ -27,13 +27,6 @@ pub struct RoleArguments {
     long_wait_ms: Option<u64>,
 }
 
-impl RoleArguments {
-    /// Whether `up` has started it.
-    pub fn is_of_pool(&self) -> bool {
-        self.run_file.is_some()
-    }
-}
-
 /// Where a role serves that is started by hand and told nothing else: at a socket in its folder.
 pub fn socket_in(directory: &Path) -> String {
     unix_address(&directory.join("socket"))
@@ -106,6 +99,9 @@ fn prepare(arguments: &RoleArguments) -> Outcome {
         belong_to_pool(run_file)?;
     }
     logging::start();
+    if let Some(log) = arguments.run_file.as_deref().and_then(Home::log_beside) {
+        logging::keep(log.clone()).about(log.display())?;
+    }
     take_descriptors();
     let long = arguments.long_wait_ms.map_or(waits::LONG, Duration::from_millis);
     waits::watch(long, arguments.run_file.as_deref().map(Home::waits_beside));

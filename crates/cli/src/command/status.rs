@@ -149,7 +149,7 @@ fn process_of_manager(context: &Context) -> Outcome<Option<u32>> {
 
 fn print(report: &Report) -> Outcome {
     output::line(format_args!("health    {}", report.pool.health.word()))?;
-    report.pool.reasons.iter().try_for_each(|reason| output::line(format_args!("          {reason}")))?;
+    report.pool.few_reasons.iter().try_for_each(|reason| output::line(format_args!("          {reason}")))?;
     let manager = &report.pool.manager;
     let process = manager.pid.map(|pid| format!(", process {pid}")).unwrap_or_default();
     output::line(format_args!("manager   {} {}{process}", manager.address, manager.state))?;

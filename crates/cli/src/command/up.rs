@@ -17,6 +17,7 @@ use stdchk_net::data_dir::{self, DataDirError};
 use stdchk_net::{Authority, Keys};
 use tokio::runtime::Runtime;
 
+use super::benefactor::serving::ServingArguments;
 use super::benefactor::terms::{Terms, TermsArguments, TierTerm};
 use super::pool::about_keys;
 use crate::context::Context;
@@ -53,12 +54,17 @@ pub struct Arguments {
     /// Where to mount the pool; made if it is missing
     #[arg(long, value_name = "DIR")]
     mount: Option<PathBuf>,
+    /// Have the mount wait for ever for a manager that is away, as `stdchk mount --hard` does; `--hard=false` takes that back
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    hard: Option<bool>,
     /// Most space that each benefactor takes, such as 20GiB
     #[arg(long, value_name = "SIZE")]
     donate: Option<String>,
     /// Space on the disk that always stays free, such as 5GiB
     #[arg(long, value_name = "SIZE")]
     floor: Option<String>,
+    #[command(flatten)]
+    serving: ServingArguments,
     #[command(flatten)]
     terms: TermsArguments,
 }
@@ -86,6 +92,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
         }
     };
     set_mount(&home, &mut record, mount)?;
+    set_hard(&home, &mut record, arguments.hard)?;
     if home.record()?.as_ref() != Some(&record) {
         home.write_record(&record)?;
     }
@@ -109,6 +116,14 @@ fn new(home: &Home, arguments: &Arguments) -> Outcome<PoolRecord> {
     let (donate, floor) =
         disk::sizes(arguments.donate.as_deref(), arguments.floor.as_deref(), home.path(), benefactors)?;
     let terms = arguments.terms.over(&Terms::default())?;
+    if arguments.serving.is_any() {
+        let cause = "all of a pool that `up` makes is on this machine, and its processes meet at sockets";
+        return Err(CommandError::usage(
+            "--listen",
+            cause,
+            "`stdchk pool init` makes one of several machines",
+        ));
+    }
     Ok(PoolRecord { terms, ..PoolRecord::new(benefactors, donate, floor) })
 }
 
@@ -187,6 +202,15 @@ fn changed(home: &Home, mut record: PoolRecord, arguments: &Arguments) -> Outcom
     let before = record.clone();
     record.benefactors = benefactors;
     record.terms = arguments.terms.over(&before.terms)?;
+    record.serving = arguments.serving.over(&before.serving, benefactors)?;
+    if arguments.serving.is_any() && record.on_network().is_none() {
+        let cause = "all of this pool is on this machine, and its processes meet at sockets";
+        return Err(CommandError::usage(
+            "--listen",
+            cause,
+            "`stdchk pool init` makes one of several machines",
+        ));
+    }
     let (donate, floor) = (arguments.donate.as_deref(), arguments.floor.as_deref());
     if before.benefactors == 0 && benefactors > 0 {
         (record.donate_bytes, record.floor_bytes) = disk::sizes(donate, floor, home.path(), benefactors)?;
@@ -210,6 +234,7 @@ fn refuse_other_sizes_while_running(home: &Home, before: &PoolRecord, asked: &Po
         (true, _) => format!("--donate {}", size::exact(asked.donate_bytes)),
         (_, true) => format!("--floor {}", size::exact(asked.floor_bytes)),
         _ if before.terms != asked.terms => "the terms".to_owned(),
+        _ if before.serving != asked.serving => "--listen".to_owned(),
         (false, false) => return Ok(()),
     };
     for index in 0..before.benefactors {
@@ -244,6 +269,20 @@ fn set_mount(home: &Home, record: &mut PoolRecord, mount: Option<PathBuf>) -> Ou
         ));
     }
     record.mount = Some(mount);
+    Ok(())
+}
+
+/// Takes note of whether the mount waits for ever for the manager.
+fn set_hard(home: &Home, record: &mut PoolRecord, hard: Option<bool>) -> Outcome {
+    let Some(hard) = hard.filter(|hard| *hard != record.hard) else { return Ok(()) };
+    if running(home, Role::Mount)?.is_some() {
+        let cause = "the pool is mounted in the other way";
+        return Err(CommandError::usage("--hard", cause, "`stdchk down` first, then `stdchk up --hard`"));
+    }
+    if record.mount.is_none() {
+        return Err(CommandError::usage("--hard", "nothing is mounted here", "give `--mount DIR` as well"));
+    }
+    record.hard = hard;
     Ok(())
 }
 
@@ -426,6 +465,12 @@ fn connect(runtime: &Runtime, home: &Home, record: &PoolRecord, context: &Contex
             let next = "If that is wrong: `stdchk down`, remove the folder `keys` and `pool.json` of its data folder, and let it join anew \
                         with a token";
             Err(CommandError::new(Exit::Other, object, cause, next))
+        }
+        Err(failure) if failure.code == ErrorCode::OtherPool => {
+            let object = format!("manager {}", home.manager_address(record));
+            let next = "check that the address is right; if the pool has a new authority, `stdchk down`, remove the folder `keys` and \
+                        `pool.json` of this host's data folder, and let it join anew with a token";
+            Err(CommandError::new(Exit::OtherPool, object, failure.message, next))
         }
         Err(_) => Ok(None),
     }

@@ -8,6 +8,7 @@
 //! DATA/spool/…             what each mount has not pushed yet, by its mount point
 //! DATA/run/*.pid           the processes, one file each; lock
 //! DATA/run/*.sock          where manager and benefactors serve
+//! DATA/run/down            a `down` that waits for an `up` to end
 //! DATA/run/*.waits         what a process has waited for long, while it does
 //! DATA/log/*.log           what they say
 //! ```
@@ -20,9 +21,11 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use stdchk_net::Keys;
-use stdchk_net::own::{self, Access, Folder};
+use stdchk_net::own::{self, Access, Folder, LOST_AND_FOUND};
 use stdchk_net::transport::unix_address;
 
+use super::ProcessRecord;
+use crate::command::benefactor::serving::Serving;
 use crate::command::benefactor::terms::Terms;
 use crate::exit::{About, CommandError, Exit, Outcome};
 
@@ -75,12 +78,18 @@ pub struct PoolRecord {
     pub floor_bytes: u64,
     /// Where the pool is mounted.
     pub mount: Option<PathBuf>,
+    /// The mount waits for ever for a manager that is away.
+    #[serde(default)]
+    pub hard: bool,
     /// Where the manager serves on another machine, `host:port`; `None`: it is one of this host.
     #[serde(default)]
     pub manager: Option<String>,
     /// Where the manager of this host serves other machines, `host:port`.
     #[serde(default)]
     pub listen: Option<String>,
+    /// Where its benefactors serve other machines.
+    #[serde(default)]
+    pub serving: Serving,
     /// On which terms its benefactors work.
     #[serde(default)]
     pub terms: Terms,
@@ -98,8 +107,10 @@ impl PoolRecord {
             donate_bytes,
             floor_bytes,
             mount: None,
+            hard: false,
             manager: None,
             listen: None,
+            serving: Serving::default(),
             terms: Terms::default(),
             labels: Vec::new(),
         }
@@ -183,6 +194,12 @@ impl Home {
         run_file.with_extension("waits")
     }
 
+    /// Where the role with this run file logs to; `None`: the file is in no folder of a pool.
+    pub fn log_beside(run_file: &Path) -> Option<PathBuf> {
+        let data = run_file.parent()?.parent()?;
+        Some(data.join("log").join(run_file.file_stem()?).with_added_extension("log"))
+    }
+
     /// Where a role logs to.
     pub fn log_file(&self, role: Role) -> PathBuf {
         self.data.join("log").join(format!("{}.log", role.name()))
@@ -237,7 +254,8 @@ impl Home {
         for entry in fs::read_dir(&self.data).about(self.data.display())? {
             let entry = entry.about(self.data.display())?;
             let name = entry.file_name();
-            let ours = name.to_str().is_some_and(|name| ENTRIES.contains(&name));
+            let is_ours = |name| ENTRIES.contains(&name) || name == LOST_AND_FOUND;
+            let ours = name.to_str().is_some_and(is_ours);
             let mount_there = mount.is_some_and(|mount| mount.starts_with(entry.path()));
             if !ours && !mount_there {
                 return Err(CommandError::usage(
@@ -248,6 +266,22 @@ impl Home {
             }
         }
         Ok(())
+    }
+
+    /// Has an `up` that is at work end, and let go of the lock, until the returned wish is dropped.
+    pub fn wish_down(&self) -> Outcome<WishDown> {
+        let path = self.data.join("run/down");
+        match ProcessRecord::of_self()?.write(&path) {
+            Ok(()) => Ok(WishDown(Some(path))),
+            // On a disk that takes nothing no `up` gets far.
+            Err(_) => Ok(WishDown(None)),
+        }
+    }
+
+    /// Whether a `down` waits for the lock.
+    pub fn is_wished_down(&self) -> Outcome<bool> {
+        let process = ProcessRecord::read(&self.data.join("run/down"))?;
+        Ok(process.is_some_and(|process| process.is_alive()))
     }
 
     /// Keeps other `up` and `down` of this pool out until the file is dropped; waits for one that is at work.
@@ -307,6 +341,18 @@ impl Home {
     }
 }
 
+/// A `down` that waits for the lock: its process stands in a file, as those of roles do.
+pub struct WishDown(Option<PathBuf>);
+
+impl Drop for WishDown {
+    fn drop(&mut self) {
+        if let Some(path) = &self.0 {
+            // What is left names a process that has ended.
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -338,6 +384,14 @@ mod tests {
         assert_eq!(error.exit, Exit::Usage);
         assert!(error.message.contains("thesis.tex"));
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_file_system_of_its_own_is_an_empty_directory() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir(directory.path().join("lost+found")).unwrap();
+        Home::new(directory.path()).prepare(None).unwrap();
+        assert!(directory.path().join("lost+found").is_dir());
     }
 
     #[test]

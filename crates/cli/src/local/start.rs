@@ -4,7 +4,7 @@
 //! file itself, so that it is found again even if the `up` that started it was killed.
 
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -12,21 +12,20 @@ use std::time::Duration;
 
 use stdchk_benefactor::wish::{self, Decision};
 use stdchk_net::Retry;
-use stdchk_net::own::{self, Access};
 
 use super::home::{Home, PoolRecord, Role};
 use super::process::ProcessRecord;
-use crate::command::benefactor::LISTEN_DEFAULT;
 use crate::command::benefactor::terms::TierTerm;
 use crate::exit::{About, CommandError, Exit, Outcome};
+use crate::logging;
 use crate::settings::Settings;
 
 /// Time in which a pool must be ready: a manager that replays its store and benefactors that read their inventories.
 pub const READY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Interval at which readiness is looked at.
 const READY_POLL: Duration = Duration::from_millis(20);
-/// A log that is longer than this when its process starts is set aside as `NAME.log.old`, bytes.
-const LOG_BYTES_MAX: u64 = 16 << 20;
+/// Time in which a process that was started has written down its number.
+const RECORDED_TIMEOUT: Duration = Duration::from_secs(5);
 /// Part of a log that is shown when its process ended at once, bytes.
 const LOG_TAIL_BYTES: u64 = 2048;
 /// Processes that were started by this command.
@@ -45,7 +44,7 @@ impl<'a> Started<'a> {
 
     /// Starts a role.
     pub fn start(&mut self, role: Role, arguments: Vec<OsString>) -> Outcome {
-        let log = open_log(&self.home.log_file(role)).about(self.home.log_file(role).display())?;
+        let log = logging::open(&self.home.log_file(role)).about(self.home.log_file(role).display())?;
         let binary = std::env::current_exe().about("this program")?;
         let mut command = Command::new(&binary);
         command.args(arguments).arg("--run-file").arg(self.home.run_file(role));
@@ -115,11 +114,29 @@ impl<'a> Started<'a> {
         let mut retry = Retry::every(READY_POLL, patience);
         while !ready(self)? {
             self.note_ended()?;
+            self.end_if_wished()?;
             if !retry.pause_thread() {
                 return Ok(false);
             }
         }
         Ok(true)
+    }
+
+    /// Ends this command if a `down` waits for it. That one finds all that was started.
+    fn end_if_wished(&mut self) -> Outcome {
+        if !self.home.is_wished_down()? {
+            return Ok(());
+        }
+        let mut retry = Retry::every(READY_POLL, RECORDED_TIMEOUT);
+        for (role, child) in &mut self.children {
+            let is_recorded = || -> Outcome<bool> {
+                let record = ProcessRecord::read(&self.home.run_file(*role))?;
+                Ok(record.is_some_and(|record| record.pid == child.id()))
+            };
+            while !is_recorded()? && retry.pause_thread() {}
+        }
+        let next = "`stdchk up` starts it again";
+        Err(CommandError::new(Exit::Interrupted, "up", "`stdchk down` was run meanwhile and ended it", next))
     }
 
     fn note_ended(&mut self) -> Outcome {
@@ -149,14 +166,6 @@ impl<'a> Started<'a> {
         }
         Ok(())
     }
-}
-
-/// Opens a log at its end; one that has grown long is set aside first.
-fn open_log(path: &Path) -> std::io::Result<File> {
-    if fs::metadata(path).is_ok_and(|metadata| metadata.len() > LOG_BYTES_MAX) {
-        fs::rename(path, path.with_added_extension("old"))?;
-    }
-    own::file(path, Access::Append)
 }
 
 fn tail(path: &Path) -> String {
@@ -202,14 +211,15 @@ pub fn arguments(home: &Home, record: &PoolRecord, role: Role, settings: &Settin
             add(&["manager", "run", "--listen", &home.socket(role)]);
             record.listen.iter().for_each(|address| add(&["--listen", address]));
         }
-        Role::Benefactor(_) => {
+        Role::Benefactor(index) => {
             let (donate, floor) = (record.donate_bytes.to_string(), record.floor_bytes.to_string());
             // On a network it serves at the address by which it reaches the manager there.
-            let (manager, listen) = match record.on_network() {
-                Some(address) => (address, LISTEN_DEFAULT.to_owned()),
-                None => (&manager, home.socket(role)),
+            let (manager, serves) = match record.on_network() {
+                Some(address) => (address, record.serving.arguments(index)),
+                None => (&manager, vec!["--listen".to_owned(), home.socket(role)]),
             };
-            add(&["benefactor", "run", "--listen", &listen, "--manager", manager]);
+            add(&["benefactor", "run", "--manager", manager]);
+            serves.iter().for_each(|word| add(&[word]));
             add(&["--donate", &donate, "--floor", &floor]);
             record.terms.arguments().iter().for_each(|word| add(&[word]));
             if record.manager.is_none() && record.terms.tier == TierTerm::Auto {
@@ -225,6 +235,9 @@ pub fn arguments(home: &Home, record: &PoolRecord, role: Role, settings: &Settin
         Role::Mount => {
             add(&["mount", "--manager", &manager, "--window", &settings.window_bytes.to_string()]);
             record.terms.notice_arguments().iter().for_each(|word| add(&[word]));
+            if record.hard {
+                add(&["--hard"]);
+            }
             all.extend(["--encryption-keys".into(), settings.encryption_keys.clone().into()]);
         }
     }
@@ -240,20 +253,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_log_is_set_aside() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("manager.log");
-        open_log(&path).unwrap().set_len(LOG_BYTES_MAX + 1).unwrap();
-        assert_eq!(open_log(&path).unwrap().metadata().unwrap().len(), 0);
-        assert!(directory.path().join("manager.log.old").exists());
-    }
-
-    #[test]
     fn a_process_that_ends_at_once_is_told_with_its_log() {
         let directory = tempfile::tempdir().unwrap();
         let home = Home::new(directory.path());
         home.prepare(None).unwrap();
-        let log = open_log(&home.log_file(Role::Manager)).unwrap();
+        let log = logging::open(&home.log_file(Role::Manager)).unwrap();
         let child =
             Command::new("sh").args(["-c", "echo the reason >&2; exit 9"]).stderr(log).spawn().unwrap();
         let mut started = Started { home: &home, children: vec![(Role::Manager, child)], failed: vec![] };

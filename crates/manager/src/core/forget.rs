@@ -25,6 +25,7 @@ impl Core {
         if self.registry.get(id).is_some() && !force {
             self.check_spared(id)?;
         }
+        self.tell_taken_out(id, if force { "forgotten by force" } else { "forgotten" });
         self.take_out(id);
         Ok(ManagerReply::Done)
     }
@@ -32,7 +33,10 @@ impl Core {
     /// Takes out benefactors whose memory was given up long ago. One that comes back after all has its number as before.
     pub(super) fn take_out_gone_memory(&mut self, now: Now) {
         let gone = self.registry.gone_from_memory(now.ms);
-        gone.into_iter().for_each(|id| self.take_out(id));
+        for id in gone {
+            self.tell_taken_out(id, "it kept blocks in memory, and was away for an hour");
+            self.take_out(id);
+        }
     }
 
     /// The pool has this benefactor no longer.

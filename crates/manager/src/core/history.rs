@@ -298,6 +298,12 @@ impl Core {
         may_keep.take(KEEPERS).map(|(keeper, _)| keeper)
     }
 
+    /// The benefactors that keep the journal, and where they serve.
+    pub fn keeper_addresses(&self) -> Vec<(BenefactorId, String)> {
+        let address = |id| self.registry.get(id).map(|known| (id, known.address.clone()));
+        self.keepers().filter_map(address).collect()
+    }
+
     /// The last moment of the start before this one.
     pub fn before(&self) -> Moment {
         self.history.before()
@@ -328,6 +334,8 @@ impl Core {
 
     pub(super) fn accept_older_store(&mut self) -> Answer {
         if self.history.is_set_back() {
+            let commit = self.history.commit;
+            tracing::warn!(commit, "the older store is accepted: what was committed since is given up");
             self.history.accept();
             self.members.forget_tokens(self.namespace.position);
             self.namespace.leave_out_given_up_inos();

@@ -1,7 +1,8 @@
 //! Hosts that have joined, and the tokens with which they did: one truth for all managers of the pool, since it is in their store.
 //!
-//! A token itself is written down nowhere. That it was used is: by which request for a certificate, until the token is over. Who asks
-//! again with the same request is answered again; anybody else is refused, whichever manager leads.
+//! A token itself is written down nowhere. The keys of the hosts that joined with it are, until the token is over. A host that asks
+//! again with the same key is answered again, and costs no second use; once as many hosts have joined as the token is for, all others are
+//! refused, whichever manager leads.
 //!
 //! A store that is put back has forgotten uses. So no token counts that was made before, once a store is known to be put back. A manager
 //! whose benefactors have yet to say whether they remember more than its store takes only tokens that were made since it started.
@@ -26,12 +27,12 @@ const SECOND: i64 = 1_000_000_000;
 pub struct NewMember {
     /// The token.
     pub grant: Grant,
-    /// The hash of its request for a certificate.
-    pub request: [u8; 32],
-    /// As what it is known from now on.
+    /// As what it is known from now on: by its key.
     pub id: MemberId,
     /// What its host calls itself.
     pub host: String,
+    /// Where it calls from, for the log.
+    pub address: String,
 }
 
 /// Members of the pool, and tokens that were used.
@@ -141,12 +142,29 @@ fn refuse(message: &str) -> Failure {
         .then("ask for a new one: `stdchk pool token`, at the manager's machine")
 }
 
+fn used_up(uses: u32) -> String {
+    match uses {
+        1 => "the token was used before: it is good for one host".to_owned(),
+        uses => format!("the token is used up: it is good for {uses} hosts, and as many have joined with it"),
+    }
+}
+
 impl Core {
-    /// Makes a host a member, if its token is good and unused. It counts once that is durable.
+    /// Makes a host a member, if its token is good and not used up. It counts once that is durable.
     pub fn admit(&mut self, new: NewMember, now: Now) -> Answer {
+        let NewMember { id, host, address, .. } = new.clone();
+        let admitted = self.admit_quietly(new, now);
+        match &admitted {
+            Ok(_) => tracing::info!(%id, host, address, "a host has joined"),
+            Err(failure) => tracing::warn!(%id, host, address, %failure, "a host is not let join"),
+        }
+        admitted
+    }
+
+    fn admit_quietly(&mut self, new: NewMember, now: Now) -> Answer {
         self.set_clock(now);
         self.history.check()?;
-        let NewMember { grant, request, id, host } = new;
+        let NewMember { grant, id, host, .. } = new;
         // Where the calendar was set back, what was over stays so.
         let time = second(self.namespace.position.max(now.wall)).max(self.members.over);
         if grant.end <= time {
@@ -157,10 +175,13 @@ impl Core {
             return Err(Failure::new(ErrorCode::Denied, "these keys were revoked")
                 .then("join with new ones: remove the folder of the old ones first"));
         }
-        match self.members.tokens.get(&grant.token) {
-            Some(used) if used.used_by == request => return Ok(ManagerReply::Done),
-            Some(_) => return Err(refuse("the token was used before: each is good for one member")),
-            None => {}
+        if let Some(used) = self.members.tokens.get(&grant.token) {
+            if used.used_by.contains(&id) {
+                return Ok(ManagerReply::Done);
+            }
+            if used.used_by.len() as u64 >= u64::from(grant.uses) {
+                return Err(refuse(&used_up(grant.uses)));
+            }
         }
         if grant.made < self.members.tokens_from {
             return Err(refuse("the token was made before the manager's store was put back"));
@@ -170,10 +191,13 @@ impl Core {
             return Err(unavailable(what).then("try again in half a minute, or ask for a new token"));
         }
         self.members.drop_old(time);
-        let Grant { token, roles, end, user, .. } = grant;
+        let Grant { token, roles, end, user, uses, .. } = grant;
         let joined = self.namespace.clock;
         self.members.all.insert(id, MemberRecord { layout: LAYOUT, host, roles, joined, user });
-        self.members.tokens.insert(token, TokenRecord { layout: LAYOUT, used_by: request, end });
+        let unused = TokenRecord { layout: LAYOUT, used_by: BTreeSet::new(), end };
+        let record = self.members.tokens.entry(token).or_insert(unused);
+        record.used_by.insert(id);
+        assert!(record.used_by.len() as u64 <= u64::from(uses), "a token is used no more often than it says");
         self.members.changed.0.insert(id);
         self.members.changed.1.insert(token);
         Ok(ManagerReply::Done)

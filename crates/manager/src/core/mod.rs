@@ -50,6 +50,7 @@ mod surplus;
 mod table;
 mod terms;
 mod thinning;
+mod told;
 mod twins;
 mod versions;
 mod walks;
@@ -196,6 +197,8 @@ pub struct Core {
     has_room: bool,
     shut_out: shut_out::ShutOut,
     members: members::Members,
+    /// What the log has said of benefactors.
+    told: told::Told,
     terms: terms::Terms,
     locations: Locations,
     sessions: Sessions,
@@ -287,6 +290,7 @@ impl Core {
             has_room: true,
             shut_out: shut_out::ShutOut::default(),
             members: members::Members::default(),
+            told: told::Told::default(),
             terms: terms::Terms::new(setting.start),
             locations: Locations::default(),
             sessions: Sessions::default(),

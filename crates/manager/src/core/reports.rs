@@ -96,6 +96,7 @@ impl Core {
         self.rise_above_told_terms();
         let registration = self.registry.number(id);
         self.registry.connects(id, self.asking_by);
+        self.tell_registered(id, new_life);
         let permits = self.registry.begin_permits(id, self.setting.start, now.ms).ok_or_else(unexpected)?;
         let moment = self.history.to_remember().map(|moment| self.key.sign(moment, id));
         let term = self.key.sign(self.terms.own(), id);
@@ -190,6 +191,7 @@ impl Core {
         self.update_states(now);
         self.give_back(id, now);
         if self.has_let_go(id) {
+            self.tell_taken_out(id, "it has left, as its owner wished");
             self.take_out(id);
             return Ok(ManagerReply::Commands(vec![Command::Forgotten]));
         }
@@ -212,9 +214,11 @@ impl Core {
     /// A benefactor tells its load, and what its owner wishes.
     fn take_load(&mut self, id: BenefactorId, load: BenefactorLoad) {
         let before = self.registry.get(id).map(|benefactor| benefactor.load.state);
+        let heeded = self.heed(id);
         if self.registry.take_load(id, load) {
             self.walk(Walk::Benefactor(id, None));
         }
+        self.tell_load(id, heeded);
         if before != Some(load.state) {
             self.note_seen(&[id]);
         }
@@ -414,6 +418,7 @@ impl Core {
             return;
         }
         self.note_seen(&changes.seen);
+        self.tell_seen(&changes.seen, now);
         changes.seen.iter().for_each(|id| self.walk(Walk::Benefactor(*id, None)));
         self.walk(Walk::AtRisk(None));
         let ended = self.copies.benefactors_changed(&changes.went);

@@ -60,6 +60,8 @@ impl Core {
 
     /// From now on nothing counts of what the member's benefactors have: whoever is told after this that something is stored has it elsewhere.
     pub(super) fn revoke(&mut self, member: MemberId, now: Now) -> Answer {
+        let host = self.members.host(&member);
+        tracing::warn!(%member, host, "the keys of a member are revoked: its host is shut out");
         self.shut_out.insert(member);
         self.registry.shut_out(member);
         self.update_states(now);

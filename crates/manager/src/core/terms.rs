@@ -60,6 +60,11 @@ impl Terms {
 }
 
 impl Core {
+    /// The number of the own term.
+    pub fn term(&self) -> u64 {
+        self.terms.own().number
+    }
+
     /// Takes a term above all that benefactors know, unless nothing may be written.
     pub(super) fn rise_above_told_terms(&mut self) {
         if !self.history.is_set_back() && self.terms.rise() {

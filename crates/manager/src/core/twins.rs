@@ -51,6 +51,10 @@ impl Registry {
         let Registration { address, pid, .. } = registration;
         let is_it = |twin: &RefusedTwin| twin.address == *address && twin.is_shown_at(now_ms, timing);
         let since_ms = first.twin.as_ref().filter(|twin| is_it(twin)).map_or(now_ms, |twin| twin.since_ms);
+        if since_ms == now_ms {
+            let serves = &first.address;
+            tracing::warn!(%id, address, serves, "a process is refused: another one serves as this benefactor");
+        }
         first.twin = Some(RefusedTwin { address: address.clone(), pid: *pid, since_ms, last_ms: now_ms });
         let serves = first.address.clone();
         let message = format!(

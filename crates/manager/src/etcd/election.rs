@@ -21,7 +21,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 use stdchk_model::cbor;
 use stdchk_model::message::manager::ManagerInfo;
-use stdchk_net::Retry;
+use stdchk_net::{Repeats, Retry};
 
 use super::gateway::{self, AskError, behind, bytes, list, number, range, text};
 use super::{Etcd, Running};
@@ -132,11 +132,11 @@ pub struct Leadership {
 impl Candidacy {
     /// Gets a lease, as soon as etcd gives one, and says that this manager is there.
     pub async fn begin(etcd: &Etcd, own: ManagerInfo) -> Self {
-        let mut retry = Retry::endless((PAUSE, RENEW));
+        let (mut retry, mut missed) = (Retry::endless((PAUSE, RENEW)), Repeats::default());
         loop {
             match Self::try_begin(etcd, own.clone()).await {
                 Ok(candidacy) => return candidacy,
-                Err(error) => tracing::warn!(%error, "this manager can't stand by yet"),
+                Err(error) => tell(&mut missed, &error, "this manager can't stand by yet"),
             }
             retry.pause().await;
         }
@@ -164,10 +164,11 @@ impl Candidacy {
     /// Whether there is a pool here already; asks until etcd answers.
     pub async fn has_pool(&self) -> bool {
         let key = self.etcd.key("sequence");
+        let mut missed = Repeats::default();
         loop {
             match ask(&self.etcd, "kv/range", json!({"key": text(&key)})).await {
                 Ok(found) => return !list(&found, "kvs").is_empty(),
-                Err(error) => tracing::warn!(%error, "whether there is a pool isn't known"),
+                Err(error) => tell(&mut missed, &error, "whether there is a pool isn't known"),
             }
             tokio::time::sleep(PAUSE).await;
         }
@@ -175,11 +176,12 @@ impl Candidacy {
 
     /// Waits until this manager leads; `None`: its lease is lost.
     pub async fn elected(self: &Arc<Self>) -> Option<Leadership> {
+        let mut missed = Repeats::default();
         while self.holds() {
             match self.try_to_lead().await {
                 Ok(Some(fence)) => return Some(Leadership { candidacy: Arc::clone(self), fence }),
                 Ok(None) => {}
-                Err(error) => tracing::warn!(%error, "who leads isn't known"),
+                Err(error) => tell(&mut missed, &error, "who leads isn't known"),
             }
             tokio::time::sleep(LOOK).await;
         }
@@ -270,9 +272,17 @@ async fn ask(etcd: &Etcd, call: &'static str, question: Value) -> Result<Value, 
     etcd.run(async move { asker.gateway().ask(call, &question, ANSWER).await }).await
 }
 
+/// Says that etcd gave no answer, unless it was said lately.
+fn tell(missed: &mut Repeats, error: &AskError, what: &str) {
+    if let Some(row) = missed.failed(&error.to_string()) {
+        tracing::warn!(seconds = row.seconds, tries = row.times, %error, "{what}");
+    }
+}
+
 /// Renews a lease until it is lost, and looks which managers are there.
 async fn renew(etcd: Etcd, lease: u64, until: Arc<Until>, managers: Arc<Mutex<Vec<ManagerInfo>>>) {
     let question = json!({"ID": lease.to_string()});
+    let mut missed = Repeats::default();
     while until.holds(Time::now()) {
         let asked = Time::now();
         let answer = etcd.gateway().ask("lease/keepalive", &question, ANSWER).await;
@@ -284,10 +294,13 @@ async fn renew(etcd: Etcd, lease: u64, until: Arc<Until>, managers: Arc<Mutex<Ve
             }
             Ok(_) => {
                 until.renew(asked, Time::now());
+                if let Some(row) = missed.is_well() {
+                    tracing::info!(tries = row.times, "the lease of this manager is renewed again");
+                }
                 RENEW
             }
             Err(error) => {
-                tracing::warn!(%error, "the lease of this manager can't be renewed");
+                tell(&mut missed, &error, "the lease of this manager can't be renewed");
                 PAUSE
             }
         };

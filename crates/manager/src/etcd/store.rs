@@ -32,6 +32,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use stdchk_model::exact::narrow;
 use stdchk_model::message::manager::ManagerInfo;
+use stdchk_net::Repeats;
 
 use super::election::Leadership;
 use super::gateway::{AskError, behind, bytes, list, number, range, text};
@@ -373,10 +374,15 @@ impl Way {
         call: &str,
         question: &Value,
     ) -> Result<Value, StoreError> {
+        let mut missed = Repeats::default();
         while self.leadership.holds() {
             match self.leadership.etcd().gateway().ask(call, question, limit).await {
                 Ok(answer) => return Ok(answer),
-                Err(AskError::Away(error)) => tracing::warn!(%error, doing, "etcd is asked again"),
+                Err(AskError::Away(error)) => {
+                    if missed.failed(&error).is_some() {
+                        tracing::warn!(%error, doing, "etcd is asked again, until it answers or this manager's lease is over");
+                    }
+                }
                 Err(AskError::Refused(cause) | AskError::Unknown(cause)) => {
                     return Err(StoreError::new(doing, cause));
                 }

@@ -416,7 +416,7 @@ mod tests {
                 for commit in base + 1..=end {
                     journal.follow(&Piece::Commit { moment: Signed::not_yet(moment(commit)), before: OWN, sealed: Vec::new() }).unwrap();
                 }
-                crate::recover::Vouched { benefactor: ids[at], journal, keepers: ids.clone() }
+                crate::recover::Vouched { benefactor: ids[at], journal, keepers: ids.clone(), addresses: Vec::new() }
             };
             let found: Vec<_> = (0..count).filter(|at| !lost.contains(at)).map(vouched).collect();
             if let Some(agreed) = crate::recover::agree(&found).filter(|agreed| agreed.agreed.is_some()) {

@@ -18,6 +18,8 @@ pub struct Vouched {
     pub journal: Journal,
     /// The keepers that it names.
     pub keepers: Vec<BenefactorId>,
+    /// Where they served, as far as that can be read.
+    pub addresses: Vec<(BenefactorId, String)>,
 }
 
 /// What journals agree on.
@@ -114,7 +116,12 @@ mod tests {
     }
 
     fn vouched(benefactor: u32, count: u32, journal: Journal) -> Vouched {
-        Vouched { benefactor: BenefactorId(benefactor), journal, keepers: keepers(count) }
+        Vouched {
+            benefactor: BenefactorId(benefactor),
+            journal,
+            keepers: keepers(count),
+            addresses: Vec::new(),
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@
 
 mod agree;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io::{self, BufReader};
 use std::path::Path;
 
@@ -41,7 +41,7 @@ pub enum Silent {
 /// # Errors
 /// It says nothing.
 pub fn read(path: &Path, sealer: &Sealer, benefactor: BenefactorId) -> Result<Vouched, Silent> {
-    let (mut opened, mut keepers, mut rest) = (Journal::default(), BTreeSet::new(), Vec::new());
+    let (mut opened, mut keepers, mut rest) = (Journal::default(), BTreeMap::new(), Vec::new());
     let mut other_key = false;
     each_piece(path, |piece| {
         let mut followed = opened.clone();
@@ -63,13 +63,17 @@ pub fn read(path: &Path, sealer: &Sealer, benefactor: BenefactorId) -> Result<Vo
         None if other_key => Err(Silent::OtherKey),
         None => Err(Silent::Nothing),
         Some(_) => {
-            let keepers = keepers.into_iter().take(KEEPERS).collect();
-            Ok(Vouched { benefactor, journal: opened, keepers })
+            let named = || keepers.iter().take(KEEPERS);
+            let address = |(id, address): (&BenefactorId, &Option<String>)| Some((*id, address.clone()?));
+            let addresses = named().filter_map(address).collect();
+            let keepers = named().map(|(id, _)| *id).collect();
+            Ok(Vouched { benefactor, journal: opened, keepers, addresses })
         }
     }
 }
 
-fn note_keepers(batch: &Batch, keepers: &mut BTreeSet<BenefactorId>) {
+/// Takes note of the keepers that a commit names, each with where it served if its record can be read.
+fn note_keepers(batch: &Batch, keepers: &mut BTreeMap<BenefactorId, Option<String>>) {
     for (key, record) in batch.changes() {
         let Some((&table, number)) = key.split_first() else { continue };
         if let Ok(number) = <[u8; 4]>::try_from(number)
@@ -77,13 +81,13 @@ fn note_keepers(batch: &Batch, keepers: &mut BTreeSet<BenefactorId>) {
         {
             let id = BenefactorId(u32::from_be_bytes(number));
             // One whose record can't be read is waited for: fewer are believed without it.
-            let keeps = |record: &[u8]| {
-                decode::<BenefactorRecord>(record, "a benefactor").map_or(true, |one| may_be_kept(one.tier))
-            };
-            match record.as_deref().is_some_and(keeps) {
-                true => keepers.insert(id),
-                false => keepers.remove(&id),
-            };
+            let read =
+                record.as_deref().map(|record| decode::<BenefactorRecord>(record, "a benefactor").ok());
+            match read {
+                Some(Some(one)) if may_be_kept(one.tier) => drop(keepers.insert(id, Some(one.address))),
+                Some(None) => drop(keepers.insert(id, None)),
+                Some(Some(_)) | None => drop(keepers.remove(&id)),
+            }
         }
     }
 }

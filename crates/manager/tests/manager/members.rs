@@ -11,12 +11,17 @@ use stdchk_model::message::manager::{ManagerReply, ManagerRequest, MemberInfo};
 const END: u64 = 3_600;
 
 fn grant(number: u8, made: u64) -> Grant {
-    Grant { token: TokenId([number; 8]), roles: vec![Role::Client], made, end: END, user: None }
+    Grant { token: TokenId([number; 8]), roles: vec![Role::Client], made, end: END, user: None, uses: 1 }
 }
 
-/// A host that shows a token; the host's number is that of its request, too.
+/// A host that shows a token.
 fn host(number: u8, grant: Grant) -> NewMember {
-    NewMember { grant, request: [number; 32], id: MemberId([number; 16]), host: format!("host{number}") }
+    NewMember {
+        grant,
+        id: MemberId([number; 16]),
+        host: format!("host{number}"),
+        address: "10.0.0.1:1".to_owned(),
+    }
 }
 
 fn refused(pool: &mut Pool, new: NewMember) -> (ErrorCode, String) {
@@ -45,6 +50,28 @@ fn a_token_is_good_for_one_host_and_for_its_second_try_also_after_a_start_of_the
     pool.admit(host(2, grant(2, 0))).unwrap();
     let hosts: Vec<String> = members(&mut pool).into_iter().map(|member| member.host).collect();
     assert_eq!(hosts, ["host1", "host2"]);
+}
+
+#[test]
+fn a_token_for_several_hosts_is_good_for_as_many_and_their_second_tries_also_after_starts_of_the_manager() {
+    let mut pool = Pool::new();
+    let token = || Grant { uses: 3, ..grant(1, 0) };
+    for number in 1..=3 {
+        for _ in 0..2 {
+            assert_eq!(pool.admit(host(number, token())), Ok(ManagerReply::Done));
+            pool.restart();
+            (1..=number).for_each(|before| drop(pool.admit(host(before, token())).unwrap()));
+        }
+    }
+    for _ in 0..2 {
+        let (code, message) = refused(&mut pool, host(4, token()));
+        assert!(code == ErrorCode::Denied && message.contains("good for 3 hosts"), "{message}");
+        pool.restart();
+    }
+    assert_eq!(members(&mut pool).len(), 3);
+    pool.pass(END * 1_000);
+    pool.admit(host(5, Grant { end: 2 * END + 10, ..grant(5, END) })).unwrap();
+    assert_eq!(pool.records(Table::Token), 2, "one, and that the other is over");
 }
 
 #[test]

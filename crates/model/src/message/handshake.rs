@@ -108,7 +108,10 @@ pub struct Welcome {
 #[cbor(transparent)]
 pub struct TokenId(#[cbor(n(0), with = "minicbor::bytes")] pub [u8; 8]);
 
-/// What a token lets one host become. It is part of the token, and nothing of it is kept anywhere: the authority makes the token's secret of
+/// Hosts that may join with one token at most: the manager's store keeps the keys of all of them, 16 bytes each, in one record.
+pub const TOKEN_USES_MAX: u32 = 1000;
+
+/// What a token lets hosts become. It is part of the token, and nothing of it is kept anywhere: the authority makes the token's secret of
 /// this and of its own key, so that each manager with that key knows its tokens.
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
 pub struct Grant {
@@ -127,6 +130,9 @@ pub struct Grant {
     /// For whom the new member acts as a client; `None`: as whom it says.
     #[n(4)]
     pub user: Option<User>,
+    /// How many hosts may join with it, 1 to [`TOKEN_USES_MAX`].
+    #[n(5)]
+    pub uses: u32,
 }
 
 /// What the use of a token is proven with. Shows itself nowhere.
@@ -201,12 +207,13 @@ mod tests {
     #[test]
     fn a_proof_holds_for_one_token_one_request_and_one_connection() {
         let (key, channel) = (JoinKey::of(b"secret"), [1; 32]);
-        let grant = Grant { token: TokenId([2; 8]), roles: vec![Role::Client], made: 5, end: 6, user: None };
+        let grant =
+            Grant { token: TokenId([2; 8]), roles: vec![Role::Client], made: 5, end: 6, user: None, uses: 1 };
         let join = Join::new(grant.clone(), vec![3; 100], "lab-7".to_owned(), &key, &channel);
         assert!(join.is_proven(&key, &channel));
         assert!(!join.is_proven(&JoinKey::of(b"secreu"), &channel));
         assert!(!join.is_proven(&key, &[2; 32]));
-        let other = Grant { end: 7, ..grant };
+        let other = Grant { uses: 2, ..grant };
         assert!(!Join { grant: other, ..join.clone() }.is_proven(&key, &channel));
         assert!(!Join { host: "lab-8".to_owned(), ..join.clone() }.is_proven(&key, &channel));
         assert!(!Join { request: vec![4; 100], ..join }.is_proven(&key, &channel));

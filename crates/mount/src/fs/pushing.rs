@@ -185,5 +185,6 @@ impl FileSystem {
     /// The mount is about to end: what can't be pushed now is left in the spool.
     pub fn begin_end(&self) {
         self.ending.send_replace(true);
+        self.pool.ends();
     }
 }

@@ -8,6 +8,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod administration;
 mod aggregates;
 mod benefactors;
 mod checkpoints;

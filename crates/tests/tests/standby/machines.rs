@@ -42,8 +42,13 @@ fn managers(machines: &Machines) -> String {
 }
 
 fn token(machines: &Machines, manager: usize, role: &str) -> String {
+    token_for(machines, manager, role, "1")
+}
+
+/// A token for so many hosts.
+fn token_for(machines: &Machines, manager: usize, role: &str, uses: &str) -> String {
     let folder = machines.path(manager, "pool/manager");
-    let arguments = ["pool", "token", "--for", role, "--folder", folder.to_str().unwrap()];
+    let arguments = ["pool", "token", "--for", role, "--uses", uses, "--folder", folder.to_str().unwrap()];
     let mut token = String::new();
     wait_until("there is an authority", || {
         let made = machines.run(manager, &arguments);
@@ -141,9 +146,10 @@ fn a_token_lets_one_host_join_whichever_manager_leads_and_all_know_who_joined() 
     let operator = token(&machines, MANAGERS[0], "operator");
     wait_until("it has joined", || join(OPERATOR, &operator).code == 0);
     let [first, second] = MANAGERS.map(|machine| machines.path(machine, "pool/manager"));
-    // One token is used before the authority is copied, with all that is known of it; two are not.
+    // One token is used before the authority is copied, with all that is known of it; two are not. One of these is for two hosts.
     let used = token(&machines, MANAGERS[0], "client");
-    let [once, kept] = [0; 2].map(|_| token(&machines, MANAGERS[0], "client"));
+    let once = token(&machines, MANAGERS[0], "client");
+    let kept = token_for(&machines, MANAGERS[0], "client", "2");
     assert_eq!(join(CLIENT, &used).code, 0);
     fs::create_dir_all(&second).unwrap();
     let copied =
@@ -152,9 +158,10 @@ fn a_token_lets_one_host_join_whichever_manager_leads_and_all_know_who_joined() 
     run_manager(&machines, MANAGERS[1]);
     await_managers(&machines);
     assert_eq!(join(OTHER, &once).code, 0);
+    assert_eq!(join(BENEFACTORS[1], &kept).code, 0);
     let members = || machines.ok(OPERATOR, &["pool", "members", "--json"]).json();
     let before = members();
-    assert_eq!(before.as_array().unwrap().len(), 3, "{before}");
+    assert_eq!(before.as_array().unwrap().len(), 4, "{before}");
     lose(&machines, MANAGERS[0]);
     await_leader(&machines, MANAGERS[1]);
     for token in [&used, &once] {
@@ -165,9 +172,13 @@ fn a_token_lets_one_host_join_whichever_manager_leads_and_all_know_who_joined() 
     // Tokens that nobody used are good there as well, and so are those that are made there.
     // One that meets the lost machine first may run out of time, and asks again.
     wait_until("it has joined", || join(STOLEN, &kept).code == 0);
+    wait_until("a third one is refused", || {
+        let refused = join(BENEFACTORS[2], &kept);
+        refused.code == 1 && refused.stderr.contains("good for 2 hosts")
+    });
     let made = token(&machines, MANAGERS[1], "client");
     wait_until("it has joined", || join(BENEFACTORS[0], &made).code == 0);
-    assert_eq!(members().as_array().unwrap().len(), 5);
+    assert_eq!(members().as_array().unwrap().len(), 6);
     // Who joined at the first one is shut out by the second, by the start of its id.
     let id = before[2]["id"].as_str().unwrap();
     machines.ok(OPERATOR, &["pool", "revoke", &id[..12]]);

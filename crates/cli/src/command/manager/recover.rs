@@ -14,6 +14,7 @@ use stdchk_manager::journal::Sealer;
 use stdchk_manager::recover::{Agreed, Vouched, agree, read, rebuild};
 use stdchk_model::message::handshake::Role;
 use stdchk_model::{BenefactorId, PoolId};
+use stdchk_net::transport::socket_of;
 use stdchk_net::{Authority, DataDir, Keys, data_dir};
 
 use super::backup::{Begun, give_name};
@@ -40,9 +41,11 @@ commits; two thirds of them have to agree. What was committed in the last moment
 
 Example:
   stdchk manager recover
-  stdchk manager recover --from b.example.org:40123 --from c.example.org:40123 --authority /backup/authority")]
+  stdchk manager recover --authority /backup/authority
+  stdchk manager recover --authority /backup/authority --from b.example.org:40123")]
 pub(super) struct Recover {
-    /// Address of a benefactor on another machine, HOST:PORT; may be given several times. Those of this machine are looked at anyway
+    /// Address of a benefactor on another machine, HOST:PORT; may be given several times. Those of this machine, those that the authority's folder
+    /// names and those that are named by what these keep are asked anyway
     #[arg(long, value_name = "ADDRESS")]
     from: Vec<String>,
     /// The folder `authority` of the lost manager's folder, in a pool of several machines
@@ -115,6 +118,8 @@ struct Place {
     manager: PathBuf,
     /// With which benefactors of other machines are asked.
     keys: Option<Arc<Keys>>,
+    /// The benefactors that kept the journal when the authority was copied, and where they served.
+    keepers: Vec<(BenefactorId, String)>,
 }
 
 /// Runs the command.
@@ -214,6 +219,50 @@ fn undecided(
     CommandError::new(Exit::Unreachable, object, cause, next)
 }
 
+impl Journals {
+    /// Takes what a place has; `expected`: whose it should be.
+    fn take(&mut self, source: Source, expected: Option<BenefactorId>, sealer: &Sealer) {
+        let Source { name, journal } = source;
+        let read = journal.and_then(|(benefactor, path)| {
+            let vouched = read(&path, sealer, benefactor).map_err(|error| error.to_string())?;
+            Ok((vouched, path))
+        });
+        self.told.push(match &read {
+            Ok((vouched, _)) => Journal {
+                source: name,
+                benefactor: Some(vouched.benefactor.to_string()),
+                commit: vouched.journal.reach().map(|reach| reach.moment.commit),
+                silent: None,
+            },
+            Err(why) => Journal {
+                source: name,
+                benefactor: expected.map(|id| id.to_string()),
+                commit: None,
+                silent: Some(why.clone()),
+            },
+        });
+        self.vouched.extend(read);
+    }
+
+    fn has(&self, id: BenefactorId) -> bool {
+        self.vouched.iter().any(|(vouched, _)| vouched.benefactor == id)
+    }
+
+    /// The keepers that journals name, with where they served.
+    fn keepers_named(&self) -> Vec<(BenefactorId, String)> {
+        self.vouched.iter().flat_map(|(vouched, _)| vouched.addresses.clone()).collect()
+    }
+
+    /// That nobody answers where a keeper served once says nothing if it was found elsewhere.
+    fn leave_out_older_addresses(&mut self) {
+        let found: Vec<String> = self.vouched.iter().map(|(one, _)| one.benefactor.to_string()).collect();
+        let is_older = |told: &Journal| {
+            told.silent.is_some() && told.benefactor.as_ref().is_some_and(|id| found.contains(id))
+        };
+        self.told.retain(|told| !is_older(told));
+    }
+}
+
 impl Journal {
     fn told(&self) -> String {
         let name = self.benefactor.as_ref().map_or_else(String::new, |benefactor| format!("{benefactor} "));
@@ -276,36 +325,42 @@ impl Place {
             )),
             None => context.keys()?,
         };
-        Ok(Self { home, record, pool, sealer, manager, keys })
+        let keepers = authority.as_ref().map(Authority::keepers).transpose().map_err(about_keys)?;
+        Ok(Self { home, record, pool, sealer, manager, keys, keepers: keepers.unwrap_or_default() })
     }
 
     /// What all journals that can be had say.
     fn read_all(&self, arguments: &Recover, folder: &Path) -> Outcome<Journals> {
-        let mut sources = local(&self.home, &self.record);
+        let mut journals = Journals { told: Vec::new(), vouched: Vec::new() };
+        for source in local(&self.home, &self.record) {
+            journals.take(source, None, &self.sealer);
+        }
         let runtime = crate::command::runtime()?;
-        for (number, address) in arguments.from.iter().enumerate() {
-            sources.push(runtime.block_on(fetch(address, self.pool, self.keys.clone(), folder, number)));
+        let mut asked: Vec<String> = Vec::new();
+        let mut ask = |address: &String, expected: Option<BenefactorId>, journals: &mut Journals| {
+            let has_it = expected.is_some_and(|id| journals.has(id));
+            // Those at sockets of this machine were looked at in their folders.
+            if has_it || asked.contains(address) || socket_of(address).is_some() {
+                return;
+            }
+            asked.push(address.clone());
+            let number = asked.len();
+            let source = runtime.block_on(fetch(address, self.pool, self.keys.clone(), folder, number));
+            journals.take(source, expected, &self.sealer);
+        };
+        arguments.from.iter().for_each(|address| ask(address, None, &mut journals));
+        // Where a keeper served last, the copy of the authority may not know, and the journals of others do.
+        let mut found = self.keepers.clone();
+        while !found.is_empty() {
+            found.iter().for_each(|(id, address)| ask(address, Some(*id), &mut journals));
+            found = journals.keepers_named();
+            let is_new = |(id, address): &(BenefactorId, String)| {
+                !journals.has(*id) && !journals.told.iter().any(|told| told.source == *address)
+            };
+            found.retain(|keeper| is_new(keeper) && socket_of(&keeper.1).is_none());
         }
-        let (mut told, mut all) = (Vec::new(), Vec::new());
-        for Source { name, journal } in sources {
-            let read = journal.and_then(|(benefactor, path)| {
-                let vouched = read(&path, &self.sealer, benefactor).map_err(|error| error.to_string())?;
-                Ok((vouched, path))
-            });
-            told.push(match &read {
-                Ok((vouched, _)) => Journal {
-                    source: name,
-                    benefactor: Some(vouched.benefactor.to_string()),
-                    commit: vouched.journal.reach().map(|reach| reach.moment.commit),
-                    silent: None,
-                },
-                Err(why) => {
-                    Journal { source: name, benefactor: None, commit: None, silent: Some(why.clone()) }
-                }
-            });
-            all.extend(read);
-        }
-        Ok(Journals { told, vouched: all })
+        journals.leave_out_older_addresses();
+        Ok(journals)
     }
 
     /// Makes the store, and tells what came back.
