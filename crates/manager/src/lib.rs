@@ -16,6 +16,7 @@ pub mod recover;
 mod server;
 pub mod store;
 mod turns;
+mod waiting;
 
 pub use config::Config;
 pub use server::{AUTHORITY, Manager, ManagerError, run};

@@ -38,6 +38,7 @@ use crate::owner::{Ended, Job, Owner, wall_clock};
 use crate::ranking::Ranker;
 use crate::store::{Batch, EmbeddedStore, Reserve, Store, StoreError};
 use crate::turns::Turns;
+use crate::waiting;
 
 /// Folder of the pool's authority, in the data directory.
 pub const AUTHORITY: &str = "authority";
@@ -141,6 +142,7 @@ async fn stand_by(config: Config, place: &Place, stop: impl Future<Output = ()>)
         let (elected, candidacy) = tokio::select! {
             () = &mut stop => return Ok(()),
             ended = candidate => ended?,
+            never = waiting::tell_why(&config, &directory, &etcd) => match never {},
         };
         let Some(leadership) = elected else { continue };
         tracing::info!(prefix = etcd.prefix(), "this manager leads");
@@ -150,6 +152,10 @@ async fn stand_by(config: Config, place: &Place, stop: impl Future<Output = ()>)
         match led {
             Err(ManagerError::Deposed | ManagerError::Store(StoreError::Deposed)) => {
                 tracing::warn!("this manager leads no more: it forgets what it read, and stands by");
+            }
+            Err(ManagerError::Store(full @ StoreError::EtcdFull { .. })) => {
+                tracing::error!(error = %full, "this manager forgets what it read, and waits for room in etcd");
+                etcd.note(&Err::<(), _>(full));
             }
             ended => return ended,
         }
@@ -204,7 +210,7 @@ fn set_aside(path: &Path) -> Result<(), StoreError> {
 }
 
 /// What others are told of this manager.
-fn info(config: &Config) -> ManagerInfo {
+pub(crate) fn info(config: &Config) -> ManagerInfo {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     ManagerInfo { addresses: config.listen.clone(), host, pid: std::process::id(), leads: false }
 }
@@ -370,7 +376,7 @@ fn memory_bytes() -> u64 {
     container.map_or(machine, |bytes| bytes.min(machine))
 }
 
-async fn listen(addresses: &[String]) -> Result<Listener, ManagerError> {
+pub(crate) async fn listen(addresses: &[String]) -> Result<Listener, ManagerError> {
     let next = "another process may serve there: stop it, or listen elsewhere";
     let mut all: Option<Listener> = None;
     for address in addresses {

@@ -18,12 +18,12 @@ use stdchk_model::message::handshake::{
     Grant, Hello, Join, JoinKey, Joined, MemberId, PROTOCOL, Role, TokenId, Welcome,
 };
 use stdchk_model::message::manager::{
-    Attr, BenefactorInfo, BenefactorSecret, BenefactorState, BrokenEncodings, Change, CheckpointSet,
-    ChunkLocations, CollectionStopped, DirEntry, DiskFailure, Existing, Exposed, ExposedSet, FileKind,
-    HeldBack, Hold, KeeperInfo, KeptBase, Location, ManagerInfo, ManagerReply, ManagerRequest, MemberInfo,
-    MemorySpace, Moment, Pace, PackedMembers, PlacedHost, Placement, PoolStatus, RegisteredBackup,
-    Registration, Sent, SetFate, SetMember, SetState, Space, StoredBlock, Term, Twin, VersionInfo,
-    VersionState,
+    Alone, Attr, BenefactorInfo, BenefactorSecret, BenefactorState, BrokenEncodings, Change, CheckpointSet,
+    ChunkLocations, CollectionStopped, DirEntry, DiskFailure, EtcdInfo, EtcdTrouble, Existing, Exposed,
+    ExposedSet, FileKind, HeldBack, Hold, KeeperInfo, KeptBase, Location, ManagerInfo, ManagerReply,
+    ManagerRequest, MemberInfo, MemorySpace, Moment, Pace, PackedMembers, PlacedHost, Placement, PoolStatus,
+    RegisteredBackup, Registration, Sent, SetFate, SetMember, SetState, Space, StoredBlock, Term, Twin,
+    VersionInfo, VersionState,
 };
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, Code, Durability, Encoding, EncodingId, ErrorCode,
@@ -322,6 +322,11 @@ fn status() -> PoolStatus {
             bytes: 24,
             since: 25,
         }],
+        etcd: Some(EtcdInfo {
+            members: vec!["e1.example.org:2379".to_owned()],
+            trouble: Some(EtcdTrouble { for_ms: 31, cause: "no leader".to_owned() }),
+            alone: Some(Alone { for_ms: 32, before: Vec::new() }),
+        }),
     }
 }
 

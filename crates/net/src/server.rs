@@ -176,6 +176,14 @@ pub trait Service: Send + Sync + 'static {
         let _ = caller;
     }
 
+    /// Whether members of the pool are let in now; a refusal with [`ErrorCode::Unavailable`] has them try again, or elsewhere.
+    ///
+    /// # Errors
+    /// They aren't; why.
+    fn is_open(&self) -> Result<(), Failure> {
+        Ok(())
+    }
+
     /// Signs the certificate of a new member, on a connection that is bound to `channel`. Servers without an authority refuse.
     fn join(&self, join: Join, channel: [u8; 32]) -> impl Future<Output = Result<Joined, Failure>> + Send {
         let _ = (join, channel);
@@ -327,6 +335,8 @@ async fn greet<S: Service>(
     }
     let hello = understood::<Hello>(&body, |hello| hello.protocol);
     let welcomed = hello.and_then(|hello| door.welcome(&hello, peer));
+    // Nobody else is told more.
+    let welcomed = welcomed.and_then(|welcomed| service.is_open().map(|()| welcomed));
     let (answer, let_in) = match welcomed {
         Ok((welcome, caller, place)) => (Ok(welcome), Some((caller, place))),
         Err(failure) => (Err(failure), None),

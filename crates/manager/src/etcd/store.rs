@@ -23,6 +23,7 @@
 //! | an answer is lost | any | any | asked again: done once |
 //! | etcd is away | any | any | asked again until the lease is over: then [`StoreError::Deposed`] |
 //! | another manager leads | any | any | [`StoreError::Deposed`], nothing was changed |
+//! | etcd's room is used up | any | any | [`StoreError::EtcdFull`], nothing was changed: the manager stands by until there is room |
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,7 +32,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use stdchk_model::exact::narrow;
-use stdchk_model::message::manager::ManagerInfo;
+use stdchk_model::message::manager::{EtcdInfo, ManagerInfo};
 
 use super::election::Leadership;
 use super::gateway::{AskError, behind, bytes, list, number, range, text};
@@ -289,8 +290,16 @@ impl Store for EtcdStore {
         self.way.leadership.holds()
     }
 
+    fn has_room(&self, _bytes: u64) -> bool {
+        self.way.leadership.has_room()
+    }
+
     fn managers(&self) -> Vec<ManagerInfo> {
         self.way.leadership.managers()
+    }
+
+    fn etcd(&self) -> Option<EtcdInfo> {
+        Some(self.way.leadership.info())
     }
 }
 
@@ -377,6 +386,9 @@ impl Way {
             match self.leadership.etcd().gateway().ask(call, question, limit).await {
                 Ok(answer) => return Ok(answer),
                 Err(AskError::Away(error)) => tracing::warn!(%error, doing, "etcd is asked again"),
+                Err(AskError::Full(cause)) => {
+                    return Err(StoreError::EtcdFull { doing: doing.to_owned(), cause });
+                }
                 Err(AskError::Refused(cause) | AskError::Unknown(cause)) => {
                     return Err(StoreError::new(doing, cause));
                 }

@@ -5,6 +5,7 @@
 
 mod ends;
 mod machines;
+mod named;
 mod pairs;
 mod shared;
 

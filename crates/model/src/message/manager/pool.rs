@@ -249,6 +249,42 @@ pub struct Term {
     pub start: u64,
 }
 
+/// The etcd in which the managers keep the pool's state.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct EtcdInfo {
+    /// Its members, as the manager that leads reaches them, `host:port`.
+    #[n(0)]
+    pub members: Vec<String>,
+    /// Why it is of no use, or soon won't be, if that is so.
+    #[n(1)]
+    pub trouble: Option<EtcdTrouble>,
+    /// No other manager stands by any more, though one did.
+    #[n(2)]
+    pub alone: Option<Alone>,
+}
+
+/// Something is wrong with etcd.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct EtcdTrouble {
+    /// For how long, milliseconds.
+    #[n(0)]
+    pub for_ms: u64,
+    /// What, for people.
+    #[n(1)]
+    pub cause: String,
+}
+
+/// A manager leads, and no other one stands by any more.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct Alone {
+    /// For how long, milliseconds.
+    #[n(0)]
+    pub for_ms: u64,
+    /// The managers that stood by last.
+    #[n(1)]
+    pub before: Vec<ManagerInfo>,
+}
+
 /// Space and counts of the pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Encode, Decode, Serialize)]
 pub struct Space {
@@ -351,7 +387,7 @@ pub struct PoolStatus {
     /// Live chunks of which no replica is on-line, and which a benefactor that is away has or may have.
     #[n(23)]
     pub chunks_away: u64,
-    /// The disk on which the manager keeps its store is full: nothing new can be written.
+    /// The disk on which the manager keeps its store is full, or the etcd in which it does: nothing new can be written.
     #[n(24)]
     pub store_is_full: bool,
     /// The benefactors that keep the manager's store as well.
@@ -379,6 +415,9 @@ pub struct PoolStatus {
     /// Versions that are kept for files in spools, the oldest first, at most [`crate::limits::LIST_ENTRIES_MAX`].
     #[n(32)]
     pub kept_bases: Vec<KeptBase>,
+    /// The etcd in which the state is; `None`: it is on the manager's disk.
+    #[n(33)]
+    pub etcd: Option<EtcdInfo>,
 }
 
 /// What is kept though no version refers to it, for states that somebody may return to.
