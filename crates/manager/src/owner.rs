@@ -18,7 +18,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use stdchk_model::journal::Reach;
-use stdchk_model::message::manager::{Change, ManagerReply, ManagerRequest, Moment, TimeNs};
+use stdchk_model::message::manager::{Change, Era, ManagerReply, ManagerRequest, Moment, TimeNs};
 use stdchk_model::{BenefactorId, ErrorCode, Failure, Signed};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
@@ -141,6 +141,11 @@ impl Owner {
         let (sender, answer) = oneshot::channel();
         self.tell(job(sender));
         answer.await.map_err(|_| stopping())?
+    }
+
+    /// That of the state.
+    pub fn era(&self) -> Era {
+        self.keeper.lock().core.era()
     }
 
     /// Tells whenever copies were made that somebody may wait for.

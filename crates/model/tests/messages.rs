@@ -19,7 +19,7 @@ use stdchk_model::message::handshake::{
 };
 use stdchk_model::message::manager::{
     Alone, Attr, BenefactorInfo, BenefactorSecret, BenefactorState, BrokenEncodings, Change, CheckpointSet,
-    ChunkLocations, CollectionStopped, DirEntry, DiskFailure, EtcdInfo, EtcdTrouble, Existing, Exposed,
+    ChunkLocations, CollectionStopped, DirEntry, DiskFailure, Era, EtcdInfo, EtcdTrouble, Existing, Exposed,
     ExposedSet, FileKind, HeldBack, Hold, KeeperInfo, KeptBase, Location, ManagerInfo, ManagerReply,
     ManagerRequest, MemberInfo, MemorySpace, Moment, Pace, PackedMembers, PlacedHost, Placement, PoolStatus,
     RegisteredBackup, Registration, Sent, SetFate, SetMember, SetState, Space, StoredBlock, Term, Twin,
@@ -35,7 +35,7 @@ const VECTORS: &str = include_str!("../../../docs/protocol-vectors.txt");
 const SESSION: SessionId = SessionId([3; 16]);
 const CLIENT: ClientId = ClientId([4; 16]);
 const BENEFACTOR: BenefactorId = BenefactorId(5);
-const TERM: Term = Term { number: 12, start: 0x2_0000_0007 };
+const TERM: Term = Term { era: Era { number: 3, id: 0x3_0000_0009 }, number: 12, start: 0x2_0000_0007 };
 /// As the manager signs it.
 fn signed<T>(what: T) -> Signed<T> {
     Signed { what, proof: [4; 32] }
@@ -473,6 +473,8 @@ fn requests_of_the_pool() -> Vec<ManagerRequest> {
         Q::Forget { id: benefactor, force: false },
         Q::AcceptOlderStore,
         Q::Members,
+        Q::Managers,
+        Q::SetManagers(vec!["a.example.org:7400".to_owned(), "b.example.org:7400".to_owned()]),
         Q::Revoke { member: MemberId([0x4d; 16]) },
         Q::BeginBackup { keep_ms: 604_800_000 },
         Q::ReleaseBackup { commit: number },
@@ -564,6 +566,7 @@ fn orders() -> Vec<Command> {
         Command::Remember(signed(MOMENT)),
         revoke,
         Command::Permits(permits()),
+        Command::Managers(vec!["a.example.org:7400".to_owned()]),
         Command::BeatEvery(2000),
         Command::Goes(Goes { may_end: true, takes: true }),
         Command::Check(Check {
@@ -625,6 +628,7 @@ fn manager_replies() -> Vec<ManagerReply> {
         R::Held { attr: attr(), hold: hold() },
         R::Waiting { progress: 3 },
         R::Members(vec![member()]),
+        R::Managers(vec!["a.example.org:7400".to_owned()]),
         R::Fates(vec![fate()]),
         R::Placement(placement()),
         R::Pace(Pace { sets: 3, cost_ms: Some(1500), interval_ms: Some(60_000), failures: 2, up_s: 86_400 }),
@@ -758,7 +762,15 @@ fn messages_are_byte_for_byte_as_documented() {
     let join = Join::new(grant, vec![6; 3], "lab-7".to_owned(), &JoinKey::of(&[0xaa; 16]), &[0xc0; 32]);
     let text = [
         vectors("Hello", &[hello.clone(), Hello { pool: Some(pool), maker: Maker([0x3a; 8]), ..hello }]),
-        vectors("Welcome", &[Welcome { role: Role::Manager, pool }]),
+        vectors(
+            "Welcome",
+            &[Welcome {
+                role: Role::Manager,
+                pool,
+                managers: vec!["a.example.org:7400".to_owned()],
+                era: Some(TERM.era),
+            }],
+        ),
         vectors("Join", &[join]),
         vectors("Joined", &[Joined { certificate: vec![7; 3] }]),
         vectors(

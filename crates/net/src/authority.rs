@@ -321,7 +321,8 @@ pub async fn join(address: &str, token: &str, role: Role) -> Result<Parts, Failu
     let unreachable =
         |cause: String| Failure::new(ErrorCode::Unavailable, format!("no connection to {address}: {cause}"));
     let managers = Managers::new(address);
-    let mut addresses = managers.addresses().iter().cycle();
+    let addresses = managers.addresses();
+    let mut addresses = addresses.iter().cycle();
     // One request for all tries: the token stays good for it when an answer is lost.
     let key = KeyPair::generate().map_err(failed)?;
     let request = CertificateParams::default().serialize_request(&key).map_err(failed)?.der().to_vec();

@@ -15,6 +15,7 @@ use rustix::process::{Resource, getrlimit};
 use stdchk_model::exact::to_usize;
 use stdchk_model::limits::REQUESTS_IN_FLIGHT_MAX;
 use stdchk_model::message::handshake::{Hello, Join, Joined, MemberId, PROTOCOL, Role, Welcome};
+use stdchk_model::message::manager::Era;
 use stdchk_model::{ErrorCode, Failure, Maker, PoolId, User, cbor};
 use tokio::io::BufReader;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
@@ -184,6 +185,16 @@ pub trait Service: Send + Sync + 'static {
         Ok(())
     }
 
+    /// Of a manager: that of the state that it has.
+    fn era(&self) -> Option<Era> {
+        None
+    }
+
+    /// Of a manager: where the pool's managers serve; none: nobody has said.
+    fn managers(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Signs the certificate of a new member, on a connection that is bound to `channel`. Servers without an authority refuse.
     fn join(&self, join: Join, channel: [u8; 32]) -> impl Future<Output = Result<Joined, Failure>> + Send {
         let _ = (join, channel);
@@ -338,7 +349,10 @@ async fn greet<S: Service>(
     // Nobody else is told more.
     let welcomed = welcomed.and_then(|welcomed| service.is_open().map(|()| welcomed));
     let (answer, let_in) = match welcomed {
-        Ok((welcome, caller, place)) => (Ok(welcome), Some((caller, place))),
+        Ok((welcome, caller, place)) => (
+            Ok(Welcome { managers: service.managers(), era: service.era(), ..welcome }),
+            Some((caller, place)),
+        ),
         Err(failure) => (Err(failure), None),
     };
     write_frame(writer, &encode_answer(head.id, answer, 0)?, &Bytes::new()).await?;
@@ -402,7 +416,7 @@ impl Door {
             return Err(busy("too many others have called meanwhile"));
         }
         let connection = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
-        Ok((Welcome { role, pool }, Caller { connection, ..caller }, place))
+        Ok((Welcome { role, pool, managers: Vec::new(), era: None }, Caller { connection, ..caller }, place))
     }
 }
 

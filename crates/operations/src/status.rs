@@ -23,6 +23,9 @@ const UNREACHED_SHOWN_MS: u64 = 10_000;
 /// Most others that are named of those that one benefactor can't send to.
 const UNREACHED_SHOWN: usize = 8;
 
+/// Time for a look whether a second manager with another state of the pool serves at one of the managers' addresses.
+const OTHERS_LOOK: Duration = Duration::from_secs(1);
+
 /// How a pool is, the worst first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -438,7 +441,11 @@ impl Pool {
     /// [`Code::Unreachable`](crate::Code::Unreachable): the manager doesn't answer.
     pub async fn status(&self) -> Result<Status> {
         let status = self.client.status().await.about(self.shown())?;
-        Ok(Status::new(self.manager.clone(), &status))
+        let mut status = Status::new(self.manager.clone(), &status);
+        // Behind an address whose host is gone there is no second manager.
+        let refused = tokio::time::timeout(OTHERS_LOOK, self.client.refused_managers()).await;
+        refused.unwrap_or_default().into_iter().for_each(|refused| status.add_reason(refused));
+        Ok(status)
     }
 }
 
@@ -811,8 +818,9 @@ fn findings(status: &PoolStatus) -> Vec<(Condition, String)> {
     let mut found = Vec::new();
     if !status.set_back.is_empty() {
         let reason = format!(
-            "the manager's store is an older copy: {} benefactors remember commits that it lacks, so nothing is written or collected; \
-             put the newer store back while the pool is down, or give up what was stored since with `stdchk accept-older-store`",
+            "the manager's store is an older copy: {} benefactors remember commits that it lacks, or have heard of a manager with a newer \
+             state, so nothing is written or collected; put the newer store back while the pool is down, stop this manager if that one is \
+             there, or give up what was stored since with `stdchk accept-older-store`",
             status.set_back.len()
         );
         found.push((Condition::SetBack, reason));

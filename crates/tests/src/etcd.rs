@@ -188,8 +188,11 @@ impl EtcdServer {
         assert!(post(self.port(), "kv/deleterange", &range).unwrap().contains("200 OK"));
         self.compact();
         assert!(post(self.port(), "maintenance/defragment", "{}").unwrap().contains("200 OK"));
-        let disarm = r#"{"action":"DEACTIVATE","alarm":"NOSPACE"}"#;
-        assert!(post(self.port(), "maintenance/alarm", disarm).unwrap().contains("200 OK"));
+        let alarms = post(self.port(), "maintenance/alarm", r#"{"action":"GET"}"#).unwrap();
+        let (_, alarms) = alarms.split_once("\"alarms\"").unwrap();
+        let member = alarms.split("\"memberID\":\"").nth(1).unwrap().split('"').next().unwrap();
+        let disarm = format!(r#"{{"action":"DEACTIVATE","memberID":"{member}","alarm":"NOSPACE"}}"#);
+        assert!(post(self.port(), "maintenance/alarm", &disarm).unwrap().contains("200 OK"));
     }
 
     /// Where its members serve, as messages name them.

@@ -64,7 +64,7 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Outcome {
         None => WaitingFiles::of(&context.home())?,
         Some(_) => Vec::new(),
     };
-    let status = match context.pool().await {
+    let status = match context.pool_or_older().await {
         Ok(pool) => pool.status().await.map_err(CommandError::from),
         Err(error) => Err(error),
     };

@@ -24,7 +24,7 @@ use stdchk_model::message::manager::{Alone, EtcdInfo, EtcdTrouble, ManagerInfo};
 use stdchk_net::Retry;
 
 use super::gateway::{self, AskError, behind, bytes, list, number, range, text};
-use super::{Etcd, Running, Trouble};
+use super::{Etcd, Login, Place, Running, Trouble};
 use crate::store::StoreError;
 
 /// A lease holds for so long without being renewed, seconds: a manager that is killed is followed within ten.
@@ -137,7 +137,9 @@ struct Seen {
 impl Seen {
     /// Takes in which managers there are. A key of `own` from before it was started again is there for some seconds.
     fn see(&mut self, own: &ManagerInfo, all: Vec<ManagerInfo>) {
-        let is_own = |info: &ManagerInfo| (&info.host, &info.addresses) == (&own.host, &own.addresses);
+        let is_own = |info: &ManagerInfo| {
+            info.host == own.host && info.addresses.iter().any(|address| own.addresses.contains(address))
+        };
         let others: Vec<ManagerInfo> = all.into_iter().filter(|info| !is_own(info)).collect();
         let before = std::mem::replace(&mut self.others, others);
         match (self.others.is_empty(), before.is_empty()) {
@@ -363,6 +365,17 @@ async fn renew(etcd: Etcd, (lease, own): (u64, ManagerInfo), until: Arc<Until>, 
             Err(error) => tracing::debug!(%error, "whether etcd has room can't be asked"),
         }
     }
+}
+
+/// The managers that lead or stand by, as etcd knows them. Whoever asks is none of them.
+///
+/// # Errors
+/// etcd doesn't answer, or refuses.
+pub async fn managers_in(place: &Place, login: Option<&Login>) -> Result<Vec<ManagerInfo>, StoreError> {
+    let etcd = Etcd::new(place, login)?;
+    let asker = etcd.clone();
+    let found = etcd.run(async move { look(&asker).await }).await;
+    found.map_err(|error| StoreError::new("asking etcd which managers there are", error))
 }
 
 async fn look(etcd: &Etcd) -> Result<Vec<ManagerInfo>, AskError> {

@@ -18,7 +18,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
-pub use self::election::{Candidacy, Leadership};
+pub use self::election::{Candidacy, Leadership, managers_in};
 use self::gateway::Gateway;
 pub use self::place::{Login, LoginError, Place, PlaceError};
 pub use self::store::EtcdStore;

@@ -238,9 +238,29 @@ pub struct Moment {
     pub commit: u64,
 }
 
+/// A way that the pool's state has gone. It begins a new one when it moves into etcd, when it is made anew of what benefactors keep, and when an
+/// older copy is accepted. Whoever has heard of a later one, or of another one, takes no manager of this one for the pool's.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Encode, Decode)]
+pub struct Era {
+    /// How many there were before.
+    #[n(0)]
+    pub number: u64,
+    /// Random, but for the first.
+    #[n(1)]
+    pub id: u64,
+}
+
+impl Era {
+    /// That of a new pool.
+    pub const FIRST: Self = Self { number: 0, id: 0 };
+}
+
 /// Who leads a pool: of two managers, the one with the greater term came later, and benefactors obey no order of the other one any more.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Encode, Decode)]
 pub struct Term {
+    /// Of the state that the manager has.
+    #[n(2)]
+    pub era: Era,
     /// Rises durably before a manager answers anybody, and whenever a benefactor knows of a greater one.
     #[n(0)]
     pub number: u64,
