@@ -557,6 +557,10 @@ impl Link {
                 Command::Check(check) => self.copies.order_check(check),
                 Command::SendInventory => inventory = true,
                 Command::Permits(key) => self.benefactor.permits().go_on(key),
+                Command::Managers(addresses) => {
+                    let managers = self.managers.clone();
+                    elsewhere(move || managers.learn(&addresses));
+                }
                 Command::Goes(left_to_do) => self.benefactor.set_left_to_do(left_to_do),
                 // `beat_for_ever` sees to both.
                 Command::Forgotten | Command::BeatEvery(_) => {}

@@ -17,8 +17,10 @@
 //! | 32 | 32 | the manager's signature of it |
 //! | 64 | 8 | number of the greatest term; 0: none |
 //! | 72 | 8 | its start |
-//! | 80 | 32 | the manager's signature of it |
-//! | 112 | 8 | first 8 bytes of the BLAKE3-256 of the 112 bytes above |
+//! | 80 | 8 | number of its era |
+//! | 88 | 8 | identity of its era |
+//! | 96 | 32 | the manager's signature of it |
+//! | 128 | 8 | first 8 bytes of the BLAKE3-256 of the 128 bytes above |
 
 use std::fs::File;
 use std::io;
@@ -28,7 +30,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use stdchk_model::Signed;
-use stdchk_model::message::manager::{Moment, Term};
+use stdchk_model::message::manager::{Era, Moment, Term};
 use stdchk_net::own::{self, Access};
 use tokio::time::Instant;
 
@@ -38,8 +40,8 @@ pub const HISTORY_FILE: &str = "history";
 const SECTOR: u64 = 512;
 /// The bytes of both sectors, before anything is remembered.
 const EMPTY: [u8; 1024] = [0; 1024];
-const CHECKED_BYTES: usize = 112;
-const COPY_BYTES: usize = 120;
+const CHECKED_BYTES: usize = 128;
+const COPY_BYTES: usize = 136;
 /// Moments of one start are written this often at most: each costs a disk a flush.
 const WRITE_EVERY: Duration = Duration::from_secs(2);
 
@@ -198,12 +200,14 @@ fn read(path: &Path) -> io::Result<Option<(u64, Kept)>> {
 fn encode(count: u64, kept: Kept) -> Vec<u8> {
     let has_moment = u64::from(kept.moment.is_some());
     let moment = kept.moment.unwrap_or(Signed::not_yet(Moment { start: 0, commit: 0 }));
-    let term = kept.term.unwrap_or(Signed::not_yet(Term { number: 0, start: 0 }));
-    let [count, has_moment, start, commit, number, led_by] =
-        [count, has_moment, moment.start, moment.commit, term.number, term.start].map(u64::to_le_bytes);
+    let term = kept.term.unwrap_or(Signed::not_yet(Term { era: Era::FIRST, number: 0, start: 0 }));
+    let [count, has_moment, start, commit] =
+        [count, has_moment, moment.start, moment.commit].map(u64::to_le_bytes);
+    let [number, led_by, era, id] =
+        [term.number, term.start, term.era.number, term.era.id].map(u64::to_le_bytes);
     let mut bytes = [count, has_moment, start, commit].concat();
     bytes.extend(moment.proof);
-    bytes.extend([number, led_by].concat());
+    bytes.extend([number, led_by, era, id].concat());
     bytes.extend(term.proof);
     bytes.extend(blake3::hash(&bytes).as_bytes().iter().take(COPY_BYTES - CHECKED_BYTES));
     bytes
@@ -216,7 +220,9 @@ fn decode(bytes: &[u8; COPY_BYTES]) -> Option<(u64, Kept)> {
     let (count, has_moment) = (number(rest)?, number(rest)?);
     let moment = Moment { start: number(rest)?, commit: number(rest)? };
     let moment = Signed { what: moment, proof: take(rest)? };
-    let term = Term { number: number(rest)?, start: number(rest)? };
+    let (number_of_term, led_by) = (number(rest)?, number(rest)?);
+    let era = Era { number: number(rest)?, id: number(rest)? };
+    let term = Term { era, number: number_of_term, start: led_by };
     let term = Signed { what: term, proof: take(rest)? };
     let kept = Kept { moment: (has_moment == 1).then_some(moment), term: (term.number > 0).then_some(term) };
     is_intact.then_some((count, kept))
@@ -275,7 +281,7 @@ mod tests {
 
     #[test]
     fn the_greatest_term_is_known_from_then_on_and_no_lesser_one_is_obeyed() {
-        let term = |number, start| Signed { what: Term { number, start }, proof: [8; 32] };
+        let term = |number, start| Signed { what: Term { era: Era::FIRST, number, start }, proof: [8; 32] };
         let directory = tempfile::tempdir().unwrap();
         let memory = Memory::open(directory.path());
         assert!(memory.obeys(*term(1, 0)), "it knows none");

@@ -341,7 +341,8 @@ async fn own_pool(
     if let Some(pool) = directory.pool() {
         return Ok(pool);
     }
-    let pool = link::learn_pool(&Managers::new(&config.manager), config.keys.clone(), buffers).await;
+    let managers = Managers::known(&config.manager, config.keys.clone());
+    let pool = link::learn_pool(&managers, config.keys.clone(), buffers).await;
     directory.claim(pool, None)?;
     Ok(pool)
 }
@@ -363,7 +364,7 @@ fn start_background(
         turns: Copier::turns(),
     };
     let link = Link {
-        managers: Managers::new(&config.manager),
+        managers: managers_of(config, benefactor.memory()),
         keys: config.keys.clone(),
         listens: address,
         labels,
@@ -390,6 +391,13 @@ fn start_background(
         background.spawn(notice::follow(source, move |notice| benefactor.set_notice(notice)));
     }
     background
+}
+
+/// The pool's managers. One with an older state is told that there is a newer one: it serves readers alone from then on.
+fn managers_of(config: &Config, memory: &Memory) -> Managers {
+    let managers = Managers::known(&config.manager, config.keys.clone()).or_older();
+    memory.term().into_iter().for_each(|term| managers.hear(term.era));
+    managers
 }
 
 /// Ready when the process was warned of its end, and what is here was moved to others.

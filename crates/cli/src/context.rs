@@ -56,22 +56,32 @@ impl Context {
 
     /// A connection for a command that only asks.
     pub async fn pool(&self) -> Outcome<Pool> {
-        let managers = Managers::new(&self.manager_address()?);
+        self.connect(self.patience_to_ask()?, false).await
+    }
+
+    /// A connection for a command that looks how a manager is, or decides: one with an older state is better than none.
+    pub async fn pool_or_older(&self) -> Outcome<Pool> {
+        self.connect(self.patience_to_ask()?, true).await
+    }
+
+    fn patience_to_ask(&self) -> Outcome<Duration> {
+        let managers = Managers::known(&self.manager_address()?, self.keys()?);
         let is_one = managers.addresses().len() == 1;
-        self.connect(if is_one { PATIENCE_TO_ASK } else { PATIENCE_TO_FOLLOW }).await
+        Ok(if is_one { PATIENCE_TO_ASK } else { PATIENCE_TO_FOLLOW })
     }
 
     /// A connection for a command that moves data.
     pub async fn pool_to_move(&self) -> Outcome<Pool> {
-        self.connect(PATIENCE_TO_MOVE).await
+        self.connect(PATIENCE_TO_MOVE, false).await
     }
 
-    async fn connect(&self, patience: Duration) -> Outcome<Pool> {
+    async fn connect(&self, patience: Duration, or_older: bool) -> Outcome<Pool> {
         let manager = self.manager_address()?;
         self.refuse_stopped()?;
         let (keys, window_bytes) = (self.keys()?, self.settings.window_bytes);
         let encryption_keys = Some(self.settings.encryption_keys.clone());
-        Ok(Pool::connect(Options { manager, keys, window_bytes, patience, encryption_keys }).await?)
+        Ok(Pool::connect(Options { manager, keys, window_bytes, patience, encryption_keys, or_older })
+            .await?)
     }
 
     /// The keys of this host, if it has some.
@@ -113,7 +123,9 @@ impl Context {
             return Ok(());
         }
         let home = self.home();
-        if home.record_required()?.manager.is_some() {
+        let record = home.record_required()?;
+        // Another one may lead.
+        if record.manager.is_some() || record.store.is_some() {
             return Ok(());
         }
         let running =

@@ -130,7 +130,7 @@ mod tests {
     use crate::near::Near;
 
     fn cache(bytes_max: usize) -> ChunkCache {
-        let manager = Arc::new(ManagerLink::new("unix:/no/manager", None, Duration::ZERO));
+        let manager = Arc::new(ManagerLink::new("unix:/no/manager", None, Duration::ZERO, false));
         let benefactors = Arc::new(Benefactors::new(Arc::clone(&manager), BufferPool::new(1 << 20)));
         let keys = Arc::new(KeyRing::new(None));
         let near = Near::new(Arc::clone(&manager), Arc::clone(&benefactors), Arc::clone(&keys));

@@ -45,10 +45,11 @@ pub(crate) struct ManagerLink {
 
 impl ManagerLink {
     /// `addresses`: where managers serve, with commas between them.
-    pub(crate) fn new(addresses: &str, keys: Option<Arc<Keys>>, patience: Duration) -> Self {
+    pub(crate) fn new(addresses: &str, keys: Option<Arc<Keys>>, patience: Duration, or_older: bool) -> Self {
         let buffers = BufferPool::new(BUFFER_BYTES);
         let (connection, connecting, pool) = (Shared::default(), Longest::default(), OnceLock::new());
-        let managers = Managers::new(addresses);
+        let managers = Managers::known(addresses, keys.clone());
+        let managers = if or_older { managers.or_older() } else { managers };
         let (ends, missed) = (OnceLock::new(), Mutex::default());
         Self { managers, keys, patience, buffers, connection, connecting, ends, missed, pool }
     }
@@ -120,6 +121,19 @@ impl ManagerLink {
 
     fn is_given_up(&self) -> bool {
         self.ends.get().is_some_and(|since| since.elapsed() >= ENDING_PATIENCE)
+    }
+
+    /// Asks where the pool's managers serve.
+    pub(crate) async fn learn_managers(&self) -> Result<(), Failure> {
+        if let ManagerReply::Managers(addresses) = self.ask(&ManagerRequest::Managers).await? {
+            self.managers.learn(&addresses);
+        }
+        Ok(())
+    }
+
+    /// Which managers are refused that have the pool's keys, and why.
+    pub(crate) async fn refused_managers(&self) -> Vec<String> {
+        self.managers.refused(&self.identity(), &self.buffers).await
     }
 
     /// Who this client is to the manager and to the pool's benefactors.

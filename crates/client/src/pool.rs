@@ -83,6 +83,8 @@ pub struct ClientConfig {
     pub protocol: Option<Protocol>,
     /// The folder of this client's encryption keys, which need not be there; `None`: it has none.
     pub encryption_keys: Option<PathBuf>,
+    /// A manager with an older state of the pool than another one that was heard is better than none: to see how it is, and to decide.
+    pub or_older: bool,
 }
 
 impl Default for ClientConfig {
@@ -95,6 +97,7 @@ impl Default for ClientConfig {
             patience: Duration::from_secs(60),
             protocol: None,
             encryption_keys: None,
+            or_older: false,
         }
     }
 }
@@ -190,7 +193,8 @@ pub(crate) struct Inner {
 impl Pool {
     /// Connects to a pool. Must be called on a tokio runtime, on which the pool's tasks then run.
     pub async fn connect(config: ClientConfig) -> Result<Self, Failure> {
-        let manager = Arc::new(ManagerLink::new(&config.manager, config.keys, config.patience));
+        let manager = ManagerLink::new(&config.manager, config.keys, config.patience, config.or_older);
+        let manager = Arc::new(manager);
         // Answers under way that carry chunks. What the cache keeps of them is counted there.
         let cached = to_usize(config.read_cache_bytes);
         let buffers =
@@ -448,6 +452,19 @@ impl Pool {
         match self.ask(ManagerRequest::Revoke { member }).await? {
             ManagerReply::Done => Ok(()),
             _ => Err(crate::unexpected("Revoke")),
+        }
+    }
+
+    /// Which managers are refused that have the pool's keys and an older state, and why.
+    pub async fn refused_managers(&self) -> Vec<String> {
+        self.inner.manager.refused_managers().await
+    }
+
+    /// Sets where the pool's managers serve: all members learn it.
+    pub async fn set_managers(&self, addresses: Vec<String>) -> Result<(), Failure> {
+        match self.ask(ManagerRequest::SetManagers(addresses)).await? {
+            ManagerReply::Done => Ok(()),
+            _ => Err(crate::unexpected("SetManagers")),
         }
     }
 
@@ -966,6 +983,9 @@ async fn keep_alive(pool: Weak<Inner>) {
             && let Err(failure) = pool.tell_machine().await
         {
             tracing::warn!(%failure, "the manager could not be told on which machine this client writes");
+        }
+        if let Err(failure) = pool.manager.learn_managers().await {
+            tracing::debug!(%failure, "the manager could not be asked where all of them serve");
         }
         if round.is_multiple_of(LEARN_NEAR_EVERY)
             && let Err(failure) = pool.near.learn().await

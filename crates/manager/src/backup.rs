@@ -185,10 +185,10 @@ impl NewStore {
         Ok(())
     }
 
-    fn leave_out_given_up_inos(&mut self) -> Result<(), StoreError> {
+    fn leave_out_given_up_inos(&mut self, era: Option<u64>) -> Result<(), StoreError> {
         let Some(bytes) = &self.pool else { return Ok(()) };
         let mut batch = Batch::default();
-        batch.put(Table::Pool, POOL_KEY, without_given_up_inos(bytes)?);
+        batch.put(Table::Pool, POOL_KEY, without_given_up_inos(bytes, era)?);
         // What was used since is not in the copy.
         batch.put(Table::Token, TOKENS_FROM_KEY, tokens_from(second(wall_clock()), 0));
         self.import.put(&batch)
@@ -198,12 +198,25 @@ impl NewStore {
     ///
     /// # Errors
     /// The disk refuses, or a part was missing.
-    pub fn finish(mut self, sequence: u64) -> Result<(), StoreError> {
+    pub fn finish(self, sequence: u64) -> Result<(), StoreError> {
+        self.finish_in(sequence, None)
+    }
+
+    /// Makes it the store after the commit `sequence`, in a new era with this random identity: whoever has heard of it takes no manager with
+    /// another copy for the pool's.
+    ///
+    /// # Errors
+    /// Those of [`Self::finish`].
+    pub fn finish_in_new_era(self, sequence: u64, era: u64) -> Result<(), StoreError> {
+        self.finish_in(sequence, Some(era))
+    }
+
+    fn finish_in(mut self, sequence: u64, era: Option<u64>) -> Result<(), StoreError> {
         self.put()?;
         if !self.rest.is_empty() {
             return Err(StoreError::new("making a store of a backup", "the backup ends within a record"));
         }
-        self.leave_out_given_up_inos()?;
+        self.leave_out_given_up_inos(era)?;
         self.import.finish(sequence)
     }
 }
@@ -211,8 +224,11 @@ impl NewStore {
 /// The record of the pool in a copy of the store. It leaves out the numbers of files that were made after the copy: clients that have these
 /// open come back with their numbers, and must not find other files there. Not each manager is told that its store is older than what it
 /// had acknowledged.
-pub(crate) fn without_given_up_inos(pool: &[u8]) -> Result<Vec<u8>, StoreError> {
+pub(crate) fn without_given_up_inos(pool: &[u8], era: Option<u64>) -> Result<Vec<u8>, StoreError> {
     let mut record: PoolRecord = decode(pool, "the pool")?;
+    if let Some(id) = era {
+        record.begin_era(id);
+    }
     record.ino_ceiling = record.ino_ceiling.saturating_add(GIVEN_UP_INOS);
     Ok(cbor::encode(&record))
 }
@@ -325,6 +341,8 @@ mod tests {
                 lived_ms: 4,
                 term: 5,
                 key: MomentKey([6; 32]),
+                managers: Vec::new(),
+                eras: Vec::new(),
             }
         };
         let mut new = NewStore::begin(directory.path()).unwrap();

@@ -9,6 +9,7 @@ pub mod config;
 pub mod core;
 pub mod etcd;
 pub mod journal;
+mod moved;
 mod owner;
 pub mod ranking;
 mod record;
@@ -16,8 +17,10 @@ pub mod recover;
 mod server;
 pub mod store;
 mod turns;
+mod waiting;
 
 pub use config::Config;
+pub use moved::moved_to;
 pub use server::{AUTHORITY, Manager, ManagerError, run};
 
 /// Name of the store in the data directory.

@@ -18,7 +18,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use stdchk_model::journal::Reach;
-use stdchk_model::message::manager::{Change, ManagerReply, ManagerRequest, Moment, TimeNs};
+use stdchk_model::message::manager::{Change, Era, ManagerReply, ManagerRequest, Moment, TimeNs};
 use stdchk_model::{BenefactorId, ErrorCode, Failure, Signed};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
@@ -144,6 +144,11 @@ impl Owner {
         let (sender, answer) = oneshot::channel();
         self.tell(job(sender));
         answer.await.map_err(|_| stopping())?
+    }
+
+    /// That of the state.
+    pub fn era(&self) -> Era {
+        self.keeper.lock().core.era()
     }
 
     /// Tells whenever copies were made that somebody may wait for.
@@ -407,6 +412,7 @@ impl Keeper {
                 if let Ok(ManagerReply::Status(status)) = &mut result {
                     status.store_is_full = !self.has_room(0);
                     status.managers = self.store.as_ref().map(|store| store.managers()).unwrap_or_default();
+                    status.etcd = self.store.as_ref().and_then(|store| store.etcd());
                     status.keepers = self.core.keepers().map(|id| self.journal.keeper(id)).collect();
                 }
                 self.answer(answer, result, leaves);
@@ -534,9 +540,14 @@ impl Keeper {
         }
         let all = self.grows.saturating_add(grows);
         if !self.has_room(all) {
-            let message = "the disk on which the manager keeps its store is full";
-            return Err(Failure::new(ErrorCode::NoSpace, message)
-                .then("make room on that disk, or remove files from the pool"));
+            let etcd = self.store.as_ref().and_then(|store| store.etcd()).and_then(|etcd| etcd.trouble);
+            return Err(match etcd {
+                Some(trouble) => Failure::new(ErrorCode::NoSpace, trouble.cause),
+                None => {
+                    Failure::new(ErrorCode::NoSpace, "the disk on which the manager keeps its store is full")
+                        .then("make room on that disk, or remove files from the pool")
+                }
+            });
         }
         self.grows = all;
         Ok(())

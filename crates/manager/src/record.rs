@@ -10,7 +10,9 @@ use minicbor::{Decode, Encode};
 use stdchk_model::labels::Labels;
 use stdchk_model::lifetime::Done;
 use stdchk_model::message::handshake::{MemberId, Role};
-use stdchk_model::message::manager::{Attr, BenefactorSecret, FileKind, TimeNs, VersionInfo, VersionState};
+use stdchk_model::message::manager::{
+    Attr, BenefactorSecret, Era, FileKind, TimeNs, VersionInfo, VersionState,
+};
 use stdchk_model::sets::Taught;
 use stdchk_model::{
     BenefactorId, Ino, KeyId, Maker, MapRoot, MomentKey, OpId, PoolId, SessionId, Tier, Timestep, User, cbor,
@@ -52,6 +54,20 @@ pub struct PoolRecord {
     /// What the manager signs with that benefactors keep for it.
     #[n(6)]
     pub key: MomentKey,
+    /// Where the pool's managers serve.
+    #[n(7)]
+    pub managers: Vec<String>,
+    /// The eras through which the state has gone, but the first, and those that were given up; the present one last.
+    #[n(8)]
+    pub eras: Vec<Era>,
+}
+
+impl PoolRecord {
+    /// A new era of the state begins, with this random identity.
+    pub fn begin_era(&mut self, id: u64) {
+        let before = self.eras.last().copied().unwrap_or(Era::FIRST);
+        self.eras.push(Era { number: before.number + 1, id });
+    }
 }
 
 /// An inode; its names, versions and policy are records of their own.
@@ -462,10 +478,15 @@ mod tests {
             lived_ms: 4,
             term: 6,
             key: MomentKey([7; 32]),
+            managers: vec!["a:7400".to_owned()],
+            eras: vec![Era { number: 1, id: 9 }],
         };
         assert_eq!(
             hex(&cbor::encode(&pool)),
-            format!("870550010101010101010101010101010101011910020304065820{}", "07".repeat(32))
+            format!(
+                "890550010101010101010101010101010101011910020304065820{}8166613a3734303081820109",
+                "07".repeat(32)
+            )
         );
         let version = VersionRecord {
             layout: 5,

@@ -18,9 +18,9 @@ use stdchk_model::limits::BODY_BYTES_MAX;
 use stdchk_model::message::Asked;
 use stdchk_model::message::benefactor::Command;
 use stdchk_model::message::handshake::{Join, Joined, MemberId, Role};
-use stdchk_model::message::manager::{ManagerInfo, ManagerReply, ManagerRequest, Moment};
+use stdchk_model::message::manager::{Era, ManagerInfo, ManagerReply, ManagerRequest, Moment};
 use stdchk_model::user::{GROUPS_MAX, ROOT};
-use stdchk_model::{BenefactorId, ErrorCode, Failure, MomentKey, PoolId, User};
+use stdchk_model::{BenefactorId, ErrorCode, Failure, MomentKey, PoolId, User, cbor};
 use stdchk_net::server::Host;
 use stdchk_net::transport::socket_of;
 use stdchk_net::{
@@ -34,10 +34,13 @@ use crate::config::Config;
 use crate::core::{Asker, Collected, Core, Cursor, NewMember, Now, Setting};
 use crate::etcd::{Candidacy, Etcd, EtcdStore, Leadership, Place};
 use crate::journal::{Journal, Sealer};
+use crate::moved::{self, moved_to};
 use crate::owner::{Ended, Job, Owner, wall_clock};
 use crate::ranking::Ranker;
-use crate::store::{Batch, EmbeddedStore, Reserve, Store, StoreError};
+use crate::record::{POOL_KEY, PoolRecord, decode};
+use crate::store::{Batch, ChangeOf, EmbeddedStore, Reserve, Store, StoreError, Table};
 use crate::turns::Turns;
+use crate::waiting;
 
 /// Folder of the pool's authority, in the data directory.
 pub const AUTHORITY: &str = "authority";
@@ -103,10 +106,74 @@ pub enum ManagerError {
     NoAuthority(String),
     /// The pool's state lies on the disk and in etcd, and they differ.
     #[error(
-        "the pool's state is in etcd, and another one in {0}: one of the two is old; move that file, or the keys in \
+        "the pool's state is in {place}, and another one in {path}: one of the two is old; move that file, or the keys in \
          etcd, away, and start the manager again"
     )]
-    TwoStates(String),
+    TwoStates {
+        /// The store on the disk.
+        path: String,
+        /// The place in etcd.
+        place: Place,
+    },
+    /// The state of this folder is in etcd.
+    #[error(
+        "the pool's state was moved from {path} into {place}, and nothing is served from this folder without it: `stdchk up`, or \
+         `--store {place}`, starts the manager that is to serve; a copy of the state that was put back here is old"
+    )]
+    Moved {
+        /// The manager's folder.
+        path: String,
+        /// Where it is.
+        place: Place,
+    },
+    /// The state of this folder is, or may be, in another place of etcd.
+    #[error(
+        "the state in {path} was being moved into {before}, and may be there, not in {place}: start the manager with \
+         `--store {before}`; if that place is empty for sure, remove the file {path}/moved first"
+    )]
+    MovedElsewhere {
+        /// The manager's folder.
+        path: String,
+        /// Where it may be.
+        before: Place,
+        /// Where it was looked for.
+        place: Place,
+    },
+    /// etcd has no state, and the folder belongs to a pool.
+    #[error(
+        "there is no pool in {place}, and {path} belongs to pool {pool}, whose state is in etcd: look for the etcd and the prefix that have it; \
+         if they are lost for good, move {path} away and make the state anew with `stdchk manager recover`"
+    )]
+    Emptied {
+        /// The manager's folder.
+        path: String,
+        /// The pool.
+        pool: PoolId,
+        /// The place in etcd.
+        place: Place,
+    },
+    /// What is in etcd is the state of another pool.
+    #[error(
+        "{place} has the state of pool {found}, and {path} belongs to pool {pool}: give that pool's own prefix with `--store`"
+    )]
+    OtherPool {
+        /// The manager's folder.
+        path: String,
+        /// Its pool.
+        pool: PoolId,
+        /// The pool in etcd.
+        found: PoolId,
+        /// The place in etcd.
+        place: Place,
+    },
+    /// The mark of a folder can't be read or written.
+    #[error("the mark `moved` in {path}, which says where the pool's state is: {cause}")]
+    Mark {
+        /// The manager's folder.
+        path: String,
+        /// What the system said.
+        cause: io::Error,
+    },
 }
 
 /// A manager that has its store and its address, and is about to serve.
@@ -116,6 +183,8 @@ pub struct Manager {
     host: Host,
     owner: Owner,
     authority: Option<Arc<Authority>>,
+    /// Where the pool's managers serve.
+    managers: Vec<String>,
     /// Kept while it serves, if nobody else keeps it.
     directory: Option<DataDir>,
 }
@@ -132,6 +201,10 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), M
 async fn stand_by(config: Config, place: &Place, stop: impl Future<Output = ()>) -> Result<(), ManagerError> {
     let mut directory = DataDir::open(&config.data, Role::Manager)?;
     let etcd = Etcd::new(place, config.store_login.as_ref())?;
+    if !directory.path().join(STORE_FILE).exists() && place_of(&directory)?.is_none() {
+        // Without `--store` it would begin another pool.
+        mark_moved(&directory, place)?;
+    }
     tokio::pin!(stop);
     loop {
         let candidate = async {
@@ -143,15 +216,20 @@ async fn stand_by(config: Config, place: &Place, stop: impl Future<Output = ()>)
         let (elected, candidacy) = tokio::select! {
             () = &mut stop => return Ok(()),
             ended = candidate => ended?,
+            never = waiting::tell_why(&config, &directory, &etcd) => match never {},
         };
         let Some(leadership) = elected else { continue };
         tracing::info!(prefix = etcd.prefix(), "this manager leads");
-        let led = lead(&config, &mut directory, leadership, &mut stop).await;
+        let led = lead((&config, place), &mut directory, leadership, &mut stop).await;
         // Another one leads at once, whatever ended it here.
         candidacy.resign().await;
         match led {
             Err(ManagerError::Deposed | ManagerError::Store(StoreError::Deposed)) => {
                 tracing::warn!("this manager leads no more: it forgets what it read, and stands by");
+            }
+            Err(ManagerError::Store(full @ StoreError::EtcdFull { .. })) => {
+                tracing::error!(error = %full, "this manager forgets what it read, and waits for room in etcd");
+                etcd.note(&Err::<(), _>(full));
             }
             ended => return ended,
         }
@@ -160,37 +238,125 @@ async fn stand_by(config: Config, place: &Place, stop: impl Future<Output = ()>)
 
 /// Leads until `stop` resolves, or until this manager leads no more.
 async fn lead(
-    config: &Config,
+    (config, place): (&Config, &Place),
     directory: &mut DataDir,
     leadership: Leadership,
     stop: impl Future<Output = ()>,
 ) -> Result<(), ManagerError> {
     let mut store = EtcdStore::open(leadership)?;
-    let own = directory.pool().map(|_| directory.path().join(STORE_FILE)).filter(|path| path.exists());
-    if let Some(path) = &own {
-        move_in(directory, path, &mut store)?;
-        set_aside(path)?;
+    if let Some(found) = pool_in(&store)? {
+        refuse_other_pool(directory, found, place)?;
     }
+    let own = directory.pool().map(|_| directory.path().join(STORE_FILE)).filter(|path| path.exists());
+    match &own {
+        Some(path) => {
+            move_in(directory, (path, place), &mut store)?;
+            set_aside(path)?;
+        }
+        None if store.sequence() == 0 => refuse_emptied(directory, place)?,
+        None => {}
+    }
+    mark_moved(directory, place)?;
     Manager::on(config, directory, Box::new(store)).await?.serve(stop).await
 }
 
+/// Where the state of a folder is, if it is in etcd.
+fn place_of(directory: &DataDir) -> Result<Option<Place>, ManagerError> {
+    let path = || directory.path().display().to_string();
+    moved_to(directory.path()).map_err(|cause| ManagerError::Mark { path: path(), cause })
+}
+
+fn mark_moved(directory: &DataDir, place: &Place) -> Result<(), ManagerError> {
+    let path = || directory.path().display().to_string();
+    moved::mark(directory.path(), place).map_err(|cause| ManagerError::Mark { path: path(), cause })
+}
+
+/// The pool whose state is in etcd; `None`: there is none.
+fn pool_in(store: &EtcdStore) -> Result<Option<PoolId>, StoreError> {
+    if store.sequence() == 0 {
+        return Ok(None);
+    }
+    // Its record is the first of all.
+    let first = store.snapshot()?.read(&[], 1)?.into_iter().next();
+    let record = first.filter(|(key, _)| key.split_first() == Some((&(Table::Pool as u8), POOL_KEY)));
+    let what = || StoreError::new("reading the state in etcd", "it has no record of a pool");
+    let (_, record) = record.ok_or_else(what)?;
+    Ok(Some(decode::<PoolRecord>(&record, "the pool")?.pool))
+}
+
+/// The pool of a manager's folder, if it is that of one.
+fn pool_of(directory: &DataDir) -> Result<Option<PoolId>, KeysError> {
+    let authority = directory.path().join(AUTHORITY);
+    match directory.pool() {
+        // Copied there for a manager that is to stand by.
+        None if authority.exists() => Ok(Some(Authority::open(&authority)?.pool())),
+        pool => Ok(pool),
+    }
+}
+
+/// Nothing of another pool's state is touched.
+fn refuse_other_pool(directory: &DataDir, found: PoolId, place: &Place) -> Result<(), ManagerError> {
+    match pool_of(directory)?.filter(|own| *own != found) {
+        None => Ok(()),
+        Some(pool) => {
+            let (path, place) = (directory.path().display().to_string(), place.clone());
+            Err(ManagerError::OtherPool { path, pool, found, place })
+        }
+    }
+}
+
+/// A pool's state that is gone from etcd is not begun anew.
+fn refuse_emptied(directory: &DataDir, place: &Place) -> Result<(), ManagerError> {
+    match pool_of(directory)? {
+        None => Ok(()),
+        Some(pool) => Err(ManagerError::Emptied {
+            path: directory.path().display().to_string(),
+            pool,
+            place: place.clone(),
+        }),
+    }
+}
+
 /// Moves the state that this manager had on its disk, at `path`, into an etcd that has none yet.
-fn move_in(directory: &DataDir, path: &Path, store: &mut EtcdStore) -> Result<(), ManagerError> {
+fn move_in(
+    directory: &DataDir,
+    (path, place): (&Path, &Place),
+    store: &mut EtcdStore,
+) -> Result<(), ManagerError> {
     let own = open_store(directory)?;
     if store.sequence() > 0 {
         // It was moved just before, and only not set aside; or one of them went on since then.
         return match own.sequence() == store.sequence() {
             true => Ok(()),
-            false => Err(ManagerError::TwoStates(path.display().to_string())),
+            false => Err(ManagerError::TwoStates { path: path.display().to_string(), place: place.clone() }),
         };
     }
+    if let Some(before) = place_of(directory)?.filter(|before| before != place) {
+        let (path, place) = (directory.path().display().to_string(), place.clone());
+        return Err(ManagerError::MovedElsewhere { path, before, place });
+    }
+    // From now on nobody takes what is on the disk for the pool's state.
+    mark_moved(directory, place)?;
     let mut records = Vec::new();
     own.load(&mut |key, record| {
         records.push((key.to_vec(), Some(record.to_vec())));
         Ok(())
     })?;
+    begin_era(&mut records)?;
     tracing::info!(records = records.len(), "the pool's state moves from the disk into etcd");
     Ok(store.import(&Batch::of(records), own.sequence())?)
+}
+
+/// The state that goes another way begins a new era.
+fn begin_era(records: &mut [ChangeOf]) -> Result<(), ManagerError> {
+    let is_pool = |key: &[u8]| key.split_first() == Some((&(Table::Pool as u8), POOL_KEY));
+    for (_, record) in records.iter_mut().filter(|(key, _)| is_pool(key)) {
+        let Some(bytes) = record else { continue };
+        let mut pool: PoolRecord = decode(bytes, "the pool")?;
+        pool.begin_era(getrandom::u64().map_err(ManagerError::Random)?);
+        *bytes = cbor::encode(&pool);
+    }
+    Ok(())
 }
 
 /// What lies on the disk is the pool's state no more, and not to be taken for it.
@@ -206,7 +372,7 @@ fn set_aside(path: &Path) -> Result<(), StoreError> {
 }
 
 /// What others are told of this manager.
-fn info(config: &Config) -> ManagerInfo {
+pub(crate) fn info(config: &Config) -> ManagerInfo {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     ManagerInfo { addresses: config.listen.clone(), host, pid: std::process::id(), leads: false }
 }
@@ -229,6 +395,9 @@ impl Manager {
     /// Takes the data directory, loads the store and listens; nobody is answered before [`Manager::serve`].
     pub async fn open(config: Config) -> Result<Self, ManagerError> {
         let mut directory = DataDir::open(&config.data, Role::Manager)?;
+        if let Some(place) = place_of(&directory)? {
+            return Err(ManagerError::Moved { path: directory.path().display().to_string(), place });
+        }
         let reserve = Reserve::open(directory.path());
         let store = Box::new(reserve.of(open_store(&directory)?));
         let manager = Self::on(&config, &mut directory, store).await?;
@@ -243,7 +412,7 @@ impl Manager {
     ) -> Result<Self, ManagerError> {
         let mut core = Core::load(&*store, setting(config)?, Now { wall: wall_clock(), ms: 0 })?;
         core.sessions_may_take(config.sessions_bytes.unwrap_or_else(|| memory_bytes() / SESSIONS_PART));
-        refuse_other_pool(directory, core.pool())?;
+        refuse_foreign(directory, core.pool())?;
         let (before, begun) = (core.before(), core.take_changes());
         store.commit(&begun)?;
         core.committed(store.sequence());
@@ -268,9 +437,10 @@ impl Manager {
         journal.committed(Moment { start: core.start(), commit: store.sequence() }, &begun);
         let (term, commit) = (core.term(), store.sequence());
         tracing::info!(%pool, listens = addresses.join(", "), term, commit, "this manager serves");
+        let managers = core.managers().to_vec();
         let owner = Owner::new(core, store, journal);
         let host = Host::new(Role::Manager, pool, keys.map(Arc::new));
-        Ok(Self { listener, addresses, host, owner, authority, directory: None })
+        Ok(Self { listener, addresses, host, owner, authority, managers, directory: None })
     }
 
     /// Where it listens.
@@ -285,7 +455,7 @@ impl Manager {
 
     /// Serves until `stop` resolves or the store fails. What was answered is durable, so stopping needs no farewell.
     pub async fn serve(self, stop: impl Future<Output = ()>) -> Result<(), ManagerError> {
-        let Self { listener, host, owner, authority, directory: _directory, .. } = self;
+        let Self { listener, host, owner, authority, managers, directory: _directory, .. } = self;
         let (mut ended, noting) = (None, authority.clone());
         let until = async {
             tokio::select! {
@@ -304,6 +474,8 @@ impl Manager {
             members: authority.zip(host.keys.clone()),
             registered: Mutex::default(),
             told: Mutex::default(),
+            managers: Mutex::new(managers),
+            told_managers: Mutex::default(),
         });
         serve(listener, host, service, BufferPool::new(BODY_BYTES_MAX), until).await;
         // The directory is free for the next manager once this returns.
@@ -343,7 +515,7 @@ fn open_store(directory: &DataDir) -> Result<EmbeddedStore, StoreError> {
     }
 }
 
-fn refuse_other_pool(directory: &DataDir, pool: PoolId) -> Result<(), StoreError> {
+fn refuse_foreign(directory: &DataDir, pool: PoolId) -> Result<(), StoreError> {
     match directory.pool().filter(|own| *own != pool) {
         None => Ok(()),
         Some(own) => {
@@ -375,7 +547,7 @@ fn memory_bytes() -> u64 {
     container.map_or(machine, |bytes| bytes.min(machine))
 }
 
-async fn listen(addresses: &[String]) -> Result<Listener, ManagerError> {
+pub(crate) async fn listen(addresses: &[String]) -> Result<Listener, ManagerError> {
     let next = "another process may serve there: stop it, or listen elsewhere";
     let mut all: Option<Listener> = None;
     for address in addresses {
@@ -413,6 +585,10 @@ struct ManagerService {
     registered: Mutex<HashMap<BenefactorId, MemberId>>,
     /// The benefactors that know, since they registered, whose keys are revoked.
     told: Mutex<HashSet<BenefactorId>>,
+    /// Where the pool's managers serve.
+    managers: Mutex<Vec<String>>,
+    /// The benefactors that know that, since they registered.
+    told_managers: Mutex<HashSet<BenefactorId>>,
 }
 
 /// Writers that wait for copies.
@@ -453,6 +629,14 @@ impl Service for ManagerService {
     type Request = Asked<ManagerRequest, User>;
     type Reply = ManagerReply;
 
+    fn managers(&self) -> Vec<String> {
+        self.managers.lock().clone()
+    }
+
+    fn era(&self) -> Option<Era> {
+        Some(self.owner.era())
+    }
+
     async fn handle(
         &self,
         caller: Caller,
@@ -466,6 +650,7 @@ impl Service for ManagerService {
                 let reply = self.owner.ask(|answer| Job::Request(Box::new(request), asker, answer)).await;
                 if let Ok(ManagerReply::Registered { id, .. }) = &reply {
                     self.told.lock().remove(id);
+                    self.told_managers.lock().remove(id);
                     let mut registered = self.registered.lock();
                     match caller.member {
                         Some(member) => registered.insert(*id, member),
@@ -477,9 +662,10 @@ impl Service for ManagerService {
             ManagerRequest::Collect { dry_run } => collect(&self.owner, dry_run).await,
             ManagerRequest::Members => self.list_members(asker).await,
             ManagerRequest::Revoke { member } => self.revoke(member, asker).await,
+            ManagerRequest::SetManagers(addresses) => self.set_managers(addresses, asker).await,
             request @ ManagerRequest::Heartbeat { id, .. } => {
                 let reply = self.owner.ask(|answer| Job::Request(Box::new(request), asker, answer)).await?;
-                Ok(self.tell_revoked(id, reply))
+                Ok(self.tell_managers(id, self.tell_revoked(id, reply)))
             }
             request @ ManagerRequest::BeginInventory { id, .. } => {
                 let reply = self.owner.ask(|answer| Job::Request(Box::new(request), asker, answer)).await?;
@@ -583,6 +769,28 @@ impl ManagerService {
         self.owner.ask(|answer| Job::Request(request, asker, answer)).await?;
         self.told.lock().clear();
         Ok(ManagerReply::Done)
+    }
+
+    /// Benefactors learn it with the next heartbeat, clients with the next sign of life, and all with the next connection.
+    async fn set_managers(&self, addresses: Vec<String>, asker: Asker) -> Result<ManagerReply, Failure> {
+        let request = Box::new(ManagerRequest::SetManagers(addresses.clone()));
+        let reply = self.owner.ask(|answer| Job::Request(request, asker, answer)).await?;
+        *self.managers.lock() = addresses;
+        self.told_managers.lock().clear();
+        Ok(reply)
+    }
+
+    /// Adds to the answer to a heartbeat where managers serve, unless the benefactor knows.
+    fn tell_managers(&self, id: BenefactorId, mut reply: ManagerReply) -> ManagerReply {
+        if let ManagerReply::Commands(commands) = &mut reply
+            && self.told_managers.lock().insert(id)
+        {
+            let managers = self.managers.lock().clone();
+            if !managers.is_empty() {
+                commands.push(Command::Managers(managers));
+            }
+        }
+        reply
     }
 
     /// Adds to the answer to a heartbeat whose keys are revoked, unless the benefactor knows. An answer that is lost ends its

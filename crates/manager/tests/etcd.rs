@@ -243,3 +243,27 @@ fn what_somebody_else_writes_is_noticed() {
     let refused = store.commit(&batch_of(2, 3)).unwrap_err();
     assert!(refused.to_string().contains("somebody else writes there"), "{refused}");
 }
+
+#[test]
+fn an_etcd_whose_room_is_used_up_is_told_of_takes_nothing_and_goes_on_once_there_is_room() {
+    let server = EtcdServer::start_small(16 << 20);
+    let leadership = lead(&server.place(), "first");
+    let mut store = EtcdStore::open(leadership.clone()).unwrap();
+    let mut batch = Batch::default();
+    batch.put(Table::Inode, &[1], vec![7]);
+    store.commit(&batch).unwrap();
+    assert!(store.has_room(1) && store.etcd().unwrap().trouble.is_none());
+    server.fill();
+    // Nothing was to be committed meanwhile.
+    wait_until("it is noticed", || !store.has_room(1));
+    let trouble = store.etcd().unwrap().trouble.unwrap();
+    assert!(trouble.cause.contains("room is used up"), "{trouble:?}");
+    batch.put(Table::Inode, &[2], vec![7]);
+    assert!(matches!(store.commit(&batch), Err(StoreError::EtcdFull { .. })));
+    assert!(leadership.holds(), "what is there can be read");
+    server.make_room();
+    wait_until("there is room", || leadership.has_room());
+    let mut store = EtcdStore::open(leadership).unwrap();
+    assert_eq!(store.sequence(), 1, "nothing of the other commit is there");
+    store.commit(&batch).unwrap();
+}

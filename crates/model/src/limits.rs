@@ -76,6 +76,11 @@ pub const LABEL_BYTES_MAX: usize = 64;
 /// twice as long at most; the copy for which it is given up is given up after a minute.
 pub const PERMITS_MS: u64 = 300_000;
 
+/// Most addresses at which a pool's managers serve: each is tried by all members whenever none answers.
+pub const MANAGERS_MAX: usize = 16;
+/// Longest address of one, bytes: the longest name in the domain name system, and a port.
+pub const MANAGER_ADDRESS_BYTES_MAX: usize = 262;
+
 /// Copies of a chunk in a new folder.
 pub const REPLICAS_DEFAULT: u8 = 2;
 /// Most copies of a chunk.

@@ -92,6 +92,7 @@ impl MomentKey {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::message::manager::Era;
 
     #[test]
     fn only_what_was_signed_for_a_benefactor_with_the_key_is_believed_of_that_one() {
@@ -105,7 +106,7 @@ mod tests {
             assert_eq!(key.believe(Signed { what: other, ..signed }, id), None, "another moment's");
         }
         assert_eq!(key.believe(Signed::not_yet(moment), id), None);
-        let term = Signed { what: Term { number: 7, start: 9 }, proof: signed.proof };
+        let term = Signed { what: Term { era: Era::FIRST, number: 7, start: 9 }, proof: signed.proof };
         assert_eq!(key.believe(term, id), None, "that of a moment");
     }
 }

@@ -18,12 +18,12 @@ use stdchk_model::message::handshake::{
     Grant, Hello, Join, JoinKey, Joined, MemberId, PROTOCOL, Role, TokenId, Welcome,
 };
 use stdchk_model::message::manager::{
-    Attr, BenefactorInfo, BenefactorSecret, BenefactorState, BrokenEncodings, Change, CheckpointSet,
-    ChunkLocations, CollectionStopped, DirEntry, DiskFailure, Existing, Exposed, ExposedSet, FileKind,
-    HeldBack, Hold, KeeperInfo, KeptBase, Location, ManagerInfo, ManagerReply, ManagerRequest, MemberInfo,
-    MemorySpace, Moment, Pace, PackedMembers, PlacedHost, Placement, PoolStatus, RegisteredBackup,
-    Registration, Sent, SetFate, SetMember, SetState, Space, StoredBlock, Term, Twin, VersionInfo,
-    VersionState,
+    Alone, Attr, BenefactorInfo, BenefactorSecret, BenefactorState, BrokenEncodings, Change, CheckpointSet,
+    ChunkLocations, CollectionStopped, DirEntry, DiskFailure, Era, EtcdInfo, EtcdTrouble, Existing, Exposed,
+    ExposedSet, FileKind, HeldBack, Hold, KeeperInfo, KeptBase, Location, ManagerInfo, ManagerReply,
+    ManagerRequest, MemberInfo, MemorySpace, Moment, Pace, PackedMembers, PlacedHost, Placement, PoolStatus,
+    RegisteredBackup, Registration, Sent, SetFate, SetMember, SetState, Space, StoredBlock, Term, Twin,
+    VersionInfo, VersionState,
 };
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, Code, Durability, Encoding, EncodingId, ErrorCode,
@@ -35,7 +35,7 @@ const VECTORS: &str = include_str!("../../../docs/protocol-vectors.txt");
 const SESSION: SessionId = SessionId([3; 16]);
 const CLIENT: ClientId = ClientId([4; 16]);
 const BENEFACTOR: BenefactorId = BenefactorId(5);
-const TERM: Term = Term { number: 12, start: 0x2_0000_0007 };
+const TERM: Term = Term { era: Era { number: 3, id: 0x3_0000_0009 }, number: 12, start: 0x2_0000_0007 };
 /// As the manager signs it.
 fn signed<T>(what: T) -> Signed<T> {
     Signed { what, proof: [4; 32] }
@@ -322,6 +322,11 @@ fn status() -> PoolStatus {
             bytes: 24,
             since: 25,
         }],
+        etcd: Some(EtcdInfo {
+            members: vec!["e1.example.org:2379".to_owned()],
+            trouble: Some(EtcdTrouble { for_ms: 31, cause: "no leader".to_owned() }),
+            alone: Some(Alone { for_ms: 32, before: Vec::new() }),
+        }),
     }
 }
 
@@ -468,6 +473,8 @@ fn requests_of_the_pool() -> Vec<ManagerRequest> {
         Q::Forget { id: benefactor, force: false },
         Q::AcceptOlderStore,
         Q::Members,
+        Q::Managers,
+        Q::SetManagers(vec!["a.example.org:7400".to_owned(), "b.example.org:7400".to_owned()]),
         Q::Revoke { member: MemberId([0x4d; 16]) },
         Q::BeginBackup { keep_ms: 604_800_000 },
         Q::ReleaseBackup { commit: number },
@@ -559,6 +566,7 @@ fn orders() -> Vec<Command> {
         Command::Remember(signed(MOMENT)),
         revoke,
         Command::Permits(permits()),
+        Command::Managers(vec!["a.example.org:7400".to_owned()]),
         Command::BeatEvery(2000),
         Command::Goes(Goes { may_end: true, takes: true }),
         Command::Check(Check {
@@ -620,6 +628,7 @@ fn manager_replies() -> Vec<ManagerReply> {
         R::Held { attr: attr(), hold: hold() },
         R::Waiting { progress: 3 },
         R::Members(vec![member()]),
+        R::Managers(vec!["a.example.org:7400".to_owned()]),
         R::Fates(vec![fate()]),
         R::Placement(placement()),
         R::Pace(Pace { sets: 3, cost_ms: Some(1500), interval_ms: Some(60_000), failures: 2, up_s: 86_400 }),
@@ -753,7 +762,15 @@ fn messages_are_byte_for_byte_as_documented() {
     let join = Join::new(grant, vec![6; 3], "lab-7".to_owned(), &JoinKey::of(&[0xaa; 16]), &[0xc0; 32]);
     let text = [
         vectors("Hello", &[hello.clone(), Hello { pool: Some(pool), maker: Maker([0x3a; 8]), ..hello }]),
-        vectors("Welcome", &[Welcome { role: Role::Manager, pool }]),
+        vectors(
+            "Welcome",
+            &[Welcome {
+                role: Role::Manager,
+                pool,
+                managers: vec!["a.example.org:7400".to_owned()],
+                era: Some(TERM.era),
+            }],
+        ),
         vectors("Join", &[join]),
         vectors("Joined", &[Joined { certificate: vec![7; 3] }]),
         vectors(

@@ -32,6 +32,7 @@ use bytes::Bytes;
 use minicbor::{Decode, Encode};
 use parking_lot::Mutex;
 use stdchk_model::message::handshake::{Hello, PROTOCOL, Role, Welcome};
+use stdchk_model::message::manager::Era;
 use stdchk_model::{ErrorCode, Failure, Maker, PoolId, cbor};
 use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::sync::{mpsc, oneshot};
@@ -260,6 +261,8 @@ pub struct Connection {
     alive: Arc<AtomicU64>,
     address: String,
     pool: PoolId,
+    managers: Vec<String>,
+    era: Option<Era>,
     /// The address of this machine on the way there.
     here: Option<IpAddr>,
     /// Calls whose requests wait for the socket; those that were given up meanwhile are passed over.
@@ -293,7 +296,7 @@ impl Connection {
             }
             Err(error) => connect(error.to_string()),
         })?;
-        let Opened { reader, writer, pool, here, socket } = opened;
+        let Opened { reader, writer, pool, managers, era, here, socket } = opened;
         let (outgoing, queue) = mpsc::unbounded_channel();
         let pending: Pending = Arc::new(Mutex::new(Some(HashMap::new())));
         let (received, sent) = (reader.moved_in_all(), writer.moved_in_all());
@@ -333,6 +336,8 @@ impl Connection {
             alive,
             address,
             pool,
+            managers,
+            era,
             here,
             outgoing,
             writer,
@@ -355,6 +360,16 @@ impl Connection {
     /// The pool that the server serves.
     pub fn pool(&self) -> PoolId {
         self.pool
+    }
+
+    /// Where the pool's managers serve, as the manager said that greeted; none: nobody has told it.
+    pub fn managers(&self) -> &[String] {
+        &self.managers
+    }
+
+    /// That of the pool's state that the manager has that greeted.
+    pub fn era(&self) -> Option<Era> {
+        self.era
     }
 
     /// The address of this machine on the way there; `None`: it doesn't lead over the network.
@@ -631,6 +646,8 @@ struct Opened {
     reader: Patient<BufReader<Incoming>>,
     writer: Patient<Outgoing>,
     pool: PoolId,
+    managers: Vec<String>,
+    era: Option<Era>,
     here: Option<IpAddr>,
     socket: Option<OwnedFd>,
 }
@@ -644,7 +661,7 @@ async fn greet(server: Role, address: &str, identity: &Identity) -> io::Result<O
     let hello =
         Hello { protocol: PROTOCOL, role: identity.role, pool: identity.pool, maker: identity.maker() };
     let answer = say(&mut reader, &mut writer, &hello).await;
-    let Welcome { role, pool } = answer.map_err(|error| match (&peer, error.kind()) {
+    let Welcome { role, pool, managers, era } = answer.map_err(|error| match (&peer, error.kind()) {
         (
             Peer::Own,
             io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof,
@@ -665,7 +682,7 @@ async fn greet(server: Role, address: &str, identity: &Identity) -> io::Result<O
             format!("no {} of this pool answers there: another one has taken its address", server.name());
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
     }
-    Ok(Opened { reader, writer, pool, here, socket })
+    Ok(Opened { reader, writer, pool, managers, era, here, socket })
 }
 
 /// Says what a connection begins with and reads the answer to it.

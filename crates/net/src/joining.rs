@@ -113,7 +113,8 @@ pub async fn join(address: &str, token: &Token, key: &JoiningKey) -> Result<Part
     let unreachable =
         |cause: String| Failure::new(ErrorCode::Unavailable, format!("no connection to {address}: {cause}"));
     let managers = Managers::new(address);
-    let mut addresses = managers.addresses().iter().cycle();
+    let addresses = managers.addresses();
+    let mut addresses = addresses.iter().cycle();
     let key = &key.key;
     let request = CertificateParams::default().serialize_request(key).map_err(failed)?.der().to_vec();
     let mut retry = Retry::new(JOIN_TIME, JOIN_PAUSES);

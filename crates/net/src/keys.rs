@@ -305,6 +305,11 @@ impl Keys {
         fs::symlink_metadata(folder.join(KEY_FILE)).is_ok()
     }
 
+    /// The folder in which they lie, if they do.
+    pub(crate) fn folder(&self) -> Option<&Path> {
+        self.folder.as_deref()
+    }
+
     /// The pool to which they belong.
     pub fn pool(&self) -> PoolId {
         self.pool

@@ -16,6 +16,7 @@ use rustix::process::{Resource, getrlimit};
 use stdchk_model::exact::to_usize;
 use stdchk_model::limits::REQUESTS_IN_FLIGHT_MAX;
 use stdchk_model::message::handshake::{Hello, Join, Joined, MemberId, PROTOCOL, Role, Welcome};
+use stdchk_model::message::manager::Era;
 use stdchk_model::{ErrorCode, Failure, Maker, PoolId, User, cbor};
 use tokio::io::BufReader;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
@@ -176,6 +177,24 @@ pub trait Service: Send + Sync + 'static {
     /// The caller has gone: over this connection nothing more is asked. Its requests may be under way still.
     fn ended(&self, caller: &Caller) {
         let _ = caller;
+    }
+
+    /// Whether members of the pool are let in now; a refusal with [`ErrorCode::Unavailable`] has them try again, or elsewhere.
+    ///
+    /// # Errors
+    /// They aren't; why.
+    fn is_open(&self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    /// Of a manager: that of the state that it has.
+    fn era(&self) -> Option<Era> {
+        None
+    }
+
+    /// Of a manager: where the pool's managers serve; none: nobody has said.
+    fn managers(&self) -> Vec<String> {
+        Vec::new()
     }
 
     /// Signs the certificate of a new member, on a connection from the address `from` that is bound to `channel`. Servers without an authority
@@ -365,8 +384,13 @@ async fn greet<S: Service>(
     }
     let hello = understood::<Hello>(&body, |hello| hello.protocol);
     let welcomed = hello.and_then(|hello| door.welcome(&hello, peer));
+    // Nobody else is told more.
+    let welcomed = welcomed.and_then(|welcomed| service.is_open().map(|()| welcomed));
     let (answer, let_in) = match welcomed {
-        Ok((welcome, caller, place)) => (Ok(welcome), Some((caller, place))),
+        Ok((welcome, caller, place)) => (
+            Ok(Welcome { managers: service.managers(), era: service.era(), ..welcome }),
+            Some((caller, place)),
+        ),
         Err(failure) => {
             if failure.code != ErrorCode::Unavailable {
                 door.turned_away.note(&door.from, &failure);
@@ -435,7 +459,7 @@ impl Door {
             return Err(busy("too many others have called meanwhile"));
         }
         let connection = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
-        Ok((Welcome { role, pool }, Caller { connection, ..caller }, place))
+        Ok((Welcome { role, pool, managers: Vec::new(), era: None }, Caller { connection, ..caller }, place))
     }
 }
 

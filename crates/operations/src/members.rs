@@ -49,6 +49,14 @@ impl Pool {
         Ok(members.into_iter().map(JoinedHost::from).collect())
     }
 
+    /// Sets where the pool's managers serve, `HOST:PORT`: all members learn it within seconds, and at their next start.
+    ///
+    /// # Errors
+    /// [`Code::Denied`](crate::Code::Denied): the caller is no operator. [`Code::Invalid`](crate::Code::Invalid): these are no addresses.
+    pub async fn set_managers(&self, addresses: Vec<String>) -> Result {
+        self.client.set_managers(addresses).await.about(self.shown())
+    }
+
     /// Accepts the keys of a member no more, for ever: its connections end, at benefactors within a heartbeat.
     ///
     /// # Errors

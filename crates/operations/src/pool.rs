@@ -29,6 +29,8 @@ pub struct Options {
     pub patience: Duration,
     /// The folder of this client's encryption keys, which need not be there; `None`: it has none.
     pub encryption_keys: Option<PathBuf>,
+    /// A manager with an older state of the pool than another one that was heard is better than none: to see how it is, and to decide.
+    pub or_older: bool,
 }
 
 impl Options {
@@ -40,6 +42,7 @@ impl Options {
             window_bytes: WINDOW_BYTES_DEFAULT,
             patience: Duration::from_secs(60),
             encryption_keys: None,
+            or_older: false,
         }
     }
 }
@@ -66,13 +69,14 @@ impl Pool {
             let next = "use a runtime with several threads, or `blocking::Pool`";
             return Err(Error::invalid(about, "files can't be read on the runtime's only thread", next));
         }
-        let Options { manager, keys, window_bytes, patience, encryption_keys } = options;
+        let Options { manager, keys, window_bytes, patience, encryption_keys, or_older } = options;
         let config = ClientConfig {
             manager: manager.clone(),
             keys,
             window_bytes,
             patience,
             encryption_keys,
+            or_older,
             ..ClientConfig::default()
         };
         let client = match Client::connect(config).await.about(&about) {

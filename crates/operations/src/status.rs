@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use stdchk_model::message::benefactor::{OwnerWish, StorageState};
 use stdchk_model::message::manager::{
-    self, BenefactorInfo, BenefactorState, BrokenEncodings, KeeperInfo, ManagerInfo, MemorySpace, PoolStatus,
-    Space, Twin,
+    self, Alone, BenefactorInfo, BenefactorState, BrokenEncodings, EtcdInfo, EtcdTrouble, KeeperInfo,
+    ManagerInfo, MemorySpace, PoolStatus, Space, Twin,
 };
 use stdchk_model::{Maker, SessionId, Tier, Timestep, size};
 
@@ -19,6 +19,9 @@ use crate::text::time_exact;
 
 /// Part of the donated space that should stay free, percent: below it new checkpoints may soon find no room.
 const FREE_PERCENT_MIN: u64 = 5;
+
+/// Time for a look whether a second manager with another state of the pool serves at one of the managers' addresses.
+const OTHERS_LOOK: Duration = Duration::from_secs(1);
 
 /// How a pool is, the worst first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
@@ -277,8 +280,23 @@ pub struct Status {
     pub held_back: HeldBack,
     /// The managers that share the pool's state, the one that leads first; none if it is on one manager's disk.
     pub managers: Vec<ManagerStatus>,
+    /// The etcd in which the pool's state is; absent: it is on the manager's disk.
+    pub etcd: Option<EtcdStatus>,
     /// Versions that are kept for files in spools, the oldest first.
     pub kept_bases: Vec<KeptBase>,
+}
+
+/// The etcd in which the pool's state is.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct EtcdStatus {
+    /// Its members, as the manager that leads reaches them.
+    pub members: Vec<String>,
+    /// What is wrong with it, for people; absent: nothing is.
+    pub trouble: Option<String>,
+    /// For how long, seconds.
+    pub trouble_seconds: Option<u64>,
+    /// For how long no other manager has stood by, seconds; absent: one does, or none has since this one leads.
+    pub alone_seconds: Option<u64>,
 }
 
 /// Who made encodings whose fragments don't make their chunks.
@@ -423,17 +441,21 @@ impl Pool {
     /// [`Code::Unreachable`](crate::Code::Unreachable): the manager doesn't answer.
     pub async fn status(&self) -> Result<Status> {
         let status = self.client.status().await.about(self.shown())?;
-        Ok(Status::new(self.manager.clone(), &status))
+        let mut status = Status::new(self.manager.clone(), &status);
+        // Behind an address whose host is gone there is no second manager.
+        let refused = tokio::time::timeout(OTHERS_LOOK, self.client.refused_managers()).await;
+        refused.unwrap_or_default().into_iter().for_each(|refused| status.add_reason(refused));
+        Ok(status)
     }
 }
 
 impl Status {
-    /// The state of a pool whose manager at this address doesn't answer.
+    /// The state of a pool whose manager at this address doesn't answer, and why.
     #[must_use]
-    pub fn down(address: String) -> Self {
+    pub fn down(address: String, cause: &str) -> Self {
         let mut status = Self::new(address, &PoolStatus::default());
         status.health = Condition::Down;
-        status.reasons = vec!["the manager does not answer".to_owned()];
+        status.reasons = vec![format!("the manager does not answer: {cause}")];
         status.few_reasons.clone_from(&status.reasons);
         (status.manager.state, status.manager.pid, status.manager.uptime_seconds) =
             ("unreachable", None, None);
@@ -490,6 +512,7 @@ impl Status {
             recovery: Recovery::new(&status.keepers),
             held_back: HeldBack::new(&status.held),
             managers: status.managers.iter().map(manager).collect(),
+            etcd: status.etcd.as_ref().map(etcd),
             kept_bases: status.kept_bases.iter().map(kept_base).collect(),
         }
     }
@@ -539,6 +562,50 @@ fn kept_base(base: &manager::KeptBase) -> KeptBase {
 fn manager(info: &ManagerInfo) -> ManagerStatus {
     let ManagerInfo { addresses, host, pid, leads } = info.clone();
     ManagerStatus { addresses, host, pid, leads }
+}
+
+fn etcd(info: &EtcdInfo) -> EtcdStatus {
+    let EtcdInfo { members, trouble, alone } = info.clone();
+    EtcdStatus {
+        members,
+        trouble_seconds: trouble.as_ref().map(|trouble| trouble.for_ms / 1000),
+        trouble: trouble.map(|trouble| trouble.cause),
+        alone_seconds: alone.map(|alone| alone.for_ms / 1000),
+    }
+}
+
+/// What is wrong with etcd, and with the managers that share it.
+fn of_etcd(status: &PoolStatus) -> Vec<(Condition, String)> {
+    let Some(EtcdInfo { members, trouble, alone }) = &status.etcd else { return Vec::new() };
+    let members = members.join(", ");
+    let mut found = Vec::new();
+    if let Some(EtcdTrouble { for_ms, cause }) = trouble {
+        let (condition, means) = match status.store_is_full {
+            true => (Condition::Full, "nothing new can be written"),
+            false => (Condition::Degraded, "the manager will stop to lead"),
+        };
+        let cause = text::shown(cause);
+        let lasts = lasting(*for_ms);
+        found.push((
+            condition,
+            format!("etcd at {members}, for {lasts} so far: {cause}; until that is mended {means}"),
+        ));
+    }
+    if let Some(Alone { for_ms, before }) = alone {
+        let before = before
+            .iter()
+            .map(|info| format!("{} ({})", text::shown(&info.host), text::shown(&info.addresses.join(", "))));
+        let before = Vec::from_iter(before).join("; ");
+        found.push((
+            Condition::Degraded,
+            format!(
+                "no other manager has stood by for {}, so the pool stands still when this one ends: {before} did; start it again, and \
+                 see to it that it reaches etcd at {members}",
+                lasting(*for_ms)
+            ),
+        ));
+    }
+    found
 }
 
 fn benefactor(info: &BenefactorInfo) -> BenefactorStatus {
@@ -625,8 +692,9 @@ fn findings(status: &PoolStatus, most: usize) -> Vec<(Condition, String)> {
     let mut found = Vec::new();
     if !status.set_back.is_empty() {
         let reason = format!(
-            "the manager's store is an older copy: {} benefactors remember commits that it lacks, so nothing is written or collected; \
-             put the newer store back while the pool is down, or give up what was stored since with `stdchk accept-older-store`",
+            "the manager's store is an older copy: {} benefactors remember commits that it lacks, or have heard of a manager with a newer \
+             state, so nothing is written or collected; put the newer store back while the pool is down, stop this manager if that one is \
+             there, or give up what was stored since with `stdchk accept-older-store`",
             status.set_back.len()
         );
         found.push((Condition::SetBack, reason));
@@ -647,7 +715,8 @@ fn findings(status: &PoolStatus, most: usize) -> Vec<(Condition, String)> {
         let reason = "no benefactor is on-line: nothing can be read or written".to_owned();
         found.push((unless_starting(Condition::Unavailable), reason));
     }
-    if status.store_is_full {
+    found.extend(of_etcd(status));
+    if status.store_is_full && status.etcd.is_none() {
         let reason = "the disk on which the manager keeps its store is full, so nothing new can be written: make room on that disk, or \
                       remove files from the pool";
         found.push((Condition::Full, reason.to_owned()));
@@ -855,7 +924,7 @@ mod tests {
         let mut status = Status::new(String::new(), &pool(&[BenefactorState::Online]));
         status.add_reason("the mount does not answer".to_owned());
         assert_eq!((status.health, status.reasons.len()), (Condition::Degraded, 1));
-        let mut down = Status::down(String::new());
+        let mut down = Status::down(String::new(), "it is off");
         down.add_reason("the mount does not answer".to_owned());
         assert_eq!((down.health, down.reasons.len()), (Condition::Down, 2));
     }

@@ -20,6 +20,8 @@ use crate::wait::wait_until;
 pub struct EtcdServer {
     folder: TempDir,
     members: Vec<Member>,
+    /// Its room, bytes; none: as much as it takes unless it is told otherwise.
+    quota_bytes: Option<u64>,
 }
 
 #[derive(Default)]
@@ -37,9 +39,18 @@ impl EtcdServer {
 
     /// Starts an empty one of so many members. It goes on as long as more than half of them run.
     pub fn start_members(count: usize) -> Self {
+        Self::start_with(count, None)
+    }
+
+    /// Starts an empty one of one member that has room for so many bytes.
+    pub fn start_small(quota_bytes: u64) -> Self {
+        Self::start_with(1, Some(quota_bytes))
+    }
+
+    fn start_with(count: usize, quota_bytes: Option<u64>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let members = (0..count).map(|_| Member::default()).collect();
-        let server = Self { folder, members };
+        let server = Self { folder, members, quota_bytes };
         wait_until("etcd runs", || {
             // Someone else may have taken a port meanwhile: then a member ends, and others are tried.
             server.kill();
@@ -84,6 +95,7 @@ impl EtcdServer {
             .collect();
         let mut command = Command::new(etcd());
         command.args(etcd_arguments(number, &members, &self.data(number)));
+        command.args(self.quota_bytes.map(|bytes| format!("--quota-backend-bytes={bytes}")));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command
     }
@@ -155,6 +167,38 @@ impl EtcdServer {
         let body = format!(r#"{{"key":"{}","value":"{}"}}"#, encoded(key.as_bytes()), encoded(value));
         let answer = post(self.port(), "kv/put", &body).unwrap();
         assert!(answer.contains("200 OK"), "{answer}");
+    }
+
+    /// Writes keys of somebody else until its room is used up.
+    pub fn fill(&self) {
+        for number in 0.. {
+            let (key, value) = (base64(format!("others/{number}").as_bytes()), base64(&[7; 200_000]));
+            let answer =
+                post(self.port(), "kv/put", &format!(r#"{{"key":"{key}","value":"{value}"}}"#)).unwrap();
+            if !answer.contains("200 OK") {
+                assert!(answer.contains("space exceeded"), "{answer}");
+                return;
+            }
+        }
+    }
+
+    /// Takes what [`Self::fill`] has written away, and ends the alarm.
+    pub fn make_room(&self) {
+        let range = format!(r#"{{"key":"{}","range_end":"{}"}}"#, base64(b"others/"), base64(b"others0"));
+        assert!(post(self.port(), "kv/deleterange", &range).unwrap().contains("200 OK"));
+        self.compact();
+        assert!(post(self.port(), "maintenance/defragment", "{}").unwrap().contains("200 OK"));
+        let alarms = post(self.port(), "maintenance/alarm", r#"{"action":"GET"}"#).unwrap();
+        let (_, alarms) = alarms.split_once("\"alarms\"").unwrap();
+        let member = alarms.split("\"memberID\":\"").nth(1).unwrap().split('"').next().unwrap();
+        let disarm = format!(r#"{{"action":"DEACTIVATE","memberID":"{member}","alarm":"NOSPACE"}}"#);
+        assert!(post(self.port(), "maintenance/alarm", &disarm).unwrap().contains("200 OK"));
+    }
+
+    /// Where its members serve, as messages name them.
+    pub fn names(&self) -> String {
+        let names = self.ports().into_iter().map(|port| format!("127.0.0.1:{port}"));
+        Vec::from_iter(names).join(", ")
     }
 
     /// Lets nobody ask from now on but `root` with this password.

@@ -10,7 +10,7 @@ use stdchk_model::message::benefactor::{
     BenefactorReply, BenefactorRequest, Check, Command, Make, NewBlock, SourceBlock,
 };
 use stdchk_model::message::handshake::Role;
-use stdchk_model::message::manager::{ManagerReply, ManagerRequest, Term};
+use stdchk_model::message::manager::{Era, ManagerReply, ManagerRequest, Term};
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkRef, Encoding, EncodingId, ErrorCode, Failure, Permit, PermitKey,
     PoolId, Receipt, ReceiptKey, Signed, Tier,
@@ -74,7 +74,7 @@ impl Service for Answers {
                     id: registration.id.unwrap_or(new),
                     moment: None,
                     registration: 1,
-                    term: Signed::not_yet(Term { number: told.term, start: 1 }),
+                    term: Signed::not_yet(Term { era: Era::FIRST, number: told.term, start: 1 }),
                     permits: permits(),
                 }
             }

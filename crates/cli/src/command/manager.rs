@@ -2,7 +2,7 @@
 
 mod backup;
 mod journals;
-mod recover;
+pub mod recover;
 
 use std::path::{PathBuf, absolute};
 

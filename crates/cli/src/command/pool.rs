@@ -10,7 +10,8 @@ use stdchk_manager::AUTHORITY;
 use stdchk_model::User;
 use stdchk_model::message::handshake::{self, TOKEN_USES_MAX};
 use stdchk_model::user::ROOT;
-use stdchk_net::{Authority, JoiningKey, KeysError, Token};
+use stdchk_net::transport::socket_of;
+use stdchk_net::{Authority, BufferPool, Identity, JoiningKey, KeysError, Managers, Token};
 use stdchk_operations::JoinedHost;
 
 use super::up;
@@ -20,6 +21,9 @@ use crate::exit::{CommandError, Exit, Outcome};
 use crate::local::{Home, PoolRecord, Role};
 use crate::output::{self, Table};
 use crate::settings::{check_address, check_managers};
+
+/// Memory for the answers of a manager that is only greeted, bytes.
+const GREETING_BYTES: usize = 1 << 20;
 
 /// What `pool` takes.
 #[derive(Args, Debug)]
@@ -32,7 +36,8 @@ Example:
   stdchk pool token --for client --user alice               one for a machine on which only alice uses the pool
   stdchk mount ~/pool                                       there
   stdchk pool members                                       who has joined
-  stdchk pool revoke 3f21c0                                 shut one of them out")]
+  stdchk pool revoke 3f21c0                                 shut one of them out
+  stdchk pool set-managers a.example.org:7400,b.example.org:7400   several managers serve by now")]
 pub struct Arguments {
     #[command(subcommand)]
     action: Action,
@@ -48,6 +53,8 @@ enum Action {
     Join(Join),
     /// List the hosts that have joined with a token
     Members(Members),
+    /// Set where the pool's managers serve: benefactors, mounts and hosts follow, now and at their next start
+    SetManagers(SetManagers),
     /// Accept a host's keys no more: it is shut out for good, unless it joins anew with a token
     Revoke(Revoke),
 }
@@ -57,6 +64,20 @@ struct Members {
     /// Report as JSON
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The manager that leads keeps the list and tells all members of the pool: within seconds they try these addresses in place of
+those that they were given when they joined, also after their next start. One of them must lead now. A host that is off
+learns the list when it next reaches one of the addresses that it knows.
+
+Example:
+  stdchk pool set-managers a.example.org:7400,b.example.org:7400,c.example.org:7400")]
+struct SetManagers {
+    /// Where all of the pool's managers serve, HOST:PORT with commas in between
+    #[arg(value_name = "ADDRESS,...")]
+    addresses: String,
 }
 
 #[derive(Args, Debug)]
@@ -149,6 +170,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
         Action::Init(init) => make(init, context),
         Action::Token(token) => print_token(token, context),
         Action::Members(members) => super::runtime()?.block_on(list_members(members, context)),
+        Action::SetManagers(set) => super::runtime()?.block_on(set_managers(set, context)),
         Action::Revoke(revoke) => super::runtime()?.block_on(shut_out(revoke, context)),
         Action::Join(join) => {
             let record = PoolRecord { manager: Some(join.address.clone()), ..PoolRecord::new(0, 0, 0) };
@@ -285,6 +307,27 @@ async fn list_members(members: &Members, context: &Context) -> Outcome {
         ]);
     }
     table.print()
+}
+
+async fn set_managers(set: &SetManagers, context: &Context) -> Outcome {
+    let addresses = &set.addresses;
+    check_managers("the managers' addresses", addresses)?;
+    let managers = Managers::new(addresses);
+    let all = managers.addresses();
+    if let Some(socket) = all.iter().find(|address| socket_of(address).is_some()) {
+        let next = "give addresses of the network, HOST:PORT";
+        return Err(CommandError::usage(socket, "other machines don't reach a socket of this one", next));
+    }
+    // A list in which nobody leads would lead all members away from the manager.
+    let identity = Identity { role: handshake::Role::Client, pool: None, keys: context.keys()? };
+    let leads = managers.open(&identity, &BufferPool::new(GREETING_BYTES)).await;
+    let leads = leads.map_err(|error| error.failure());
+    stdchk_operations::About::about(leads, format_args!("managers {addresses}"))?;
+    context.pool().await?.set_managers(all).await?;
+    say(
+        context,
+        format_args!("the pool's managers serve at {addresses}: all members learn it within seconds"),
+    )
 }
 
 async fn shut_out(revoke: &Revoke, context: &Context) -> Outcome {

@@ -64,14 +64,14 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Outcome {
         None => WaitingFiles::of(&context.home())?,
         Some(_) => Vec::new(),
     };
-    let status = match context.pool().await {
+    let status = match context.pool_or_older().await {
         Ok(pool) => pool.status().await.map_err(CommandError::from),
         Err(error) => Err(error),
     };
     match status {
         Ok(status) => show(arguments.json, &Report::new(status, mount, waiting)),
         Err(error) if error.exit == Exit::Unreachable => {
-            let mut status = Status::down(address);
+            let mut status = Status::down(address, &error.message);
             status.manager.pid = process_of_manager(context)?;
             show(arguments.json, &Report::new(status, mount, waiting))?;
             Err(error)
@@ -87,6 +87,11 @@ fn show(json: bool, report: &Report) -> Outcome {
 impl Report {
     fn new(pool: Status, mount: Option<Mount>, waiting: Vec<WaitingFiles>) -> Self {
         let mut report = Self { pool, mount, waiting };
+        if let Some(mount) = report.mount.as_mut().filter(|mount| mount.is_running)
+            && report.pool.health == Condition::Down
+        {
+            mount.state = "waiting";
+        }
         for left in report.waiting.iter().filter(|waiting| !waiting.mounted) {
             report.pool.add_reason(left.told("stdchk mount"));
         }
@@ -96,7 +101,7 @@ impl Report {
             if is_at_fault && mount.state != "online" {
                 report.pool.add_reason("the mount does not answer: `stdchk up` starts it again".to_owned());
             }
-            if !mount.waits.is_empty() {
+            if is_at_fault && !mount.waits.is_empty() {
                 let waits = mount.waits.join(", and ");
                 report
                     .pool
@@ -174,6 +179,10 @@ fn print_managers(report: &Status) -> Outcome {
     }
     if report.managers.len() == 1 {
         output::line(format_args!("          no other manager stands by"))?;
+    }
+    if let Some(etcd) = &report.etcd {
+        let is = if etcd.trouble.is_some() { "in trouble" } else { "answers" };
+        output::line(format_args!("etcd      {} {is}", output::shown(&etcd.members.join(", "))))?;
     }
     Ok(())
 }
@@ -391,17 +400,20 @@ fn state_word(entry: &BenefactorStatus) -> String {
 mod tests {
     use super::*;
 
-    fn reasons(state: &'static str, waits: &[&str]) -> Vec<String> {
+    fn reasons(state: &'static str, is_running: bool, waits: &[&str]) -> Vec<String> {
         let waits = waits.iter().map(|wait| (*wait).to_owned()).collect();
-        let mount = Mount { path: "/x".to_owned(), state, is_running: false, waits };
-        let report = Report::new(Status::down("127.0.0.1:1".to_owned()), Some(mount), Vec::new());
+        let mount = Mount { path: "/x".to_owned(), state, is_running, waits };
+        let down = Status::down("127.0.0.1:1".to_owned(), "etcd is away");
+        let report = Report::new(down, Some(mount), Vec::new());
         report.pool.reasons.into_iter().skip(1).collect()
     }
 
     #[test]
     fn a_mount_that_does_not_answer_or_waits_for_long_is_told_of() {
-        assert_eq!(reasons("online", &[]), [""; 0]);
-        assert!(reasons("not answering", &[])[0].contains("does not answer"));
-        assert!(reasons("online", &["20 s for room"])[0].contains("has waited 20 s for room"));
+        assert_eq!(reasons("online", false, &[]), [""; 0]);
+        assert!(reasons("not answering", false, &[])[0].contains("does not answer"));
+        assert!(reasons("online", false, &["20 s for room"])[0].contains("has waited 20 s for room"));
+        let away = ["20 s for an answer of the manager at 127.0.0.1:1"];
+        assert_eq!(reasons("not answering", true, &away), [""; 0], "it waits for the manager, as all do");
     }
 }

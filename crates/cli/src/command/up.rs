@@ -23,6 +23,7 @@ use super::pool::about_keys;
 use crate::context::Context;
 use crate::exit::{CommandError, Exit, Outcome};
 use crate::local::disk::{self, Disk};
+use crate::local::shared::{SharedArguments, other_managers};
 use crate::local::start::{self, READY_TIMEOUT, Started, has_left, running};
 use crate::local::{Home, PoolRecord, Role, WaitingFiles, mountpoint};
 use crate::output;
@@ -66,6 +67,8 @@ pub struct Arguments {
     #[command(flatten)]
     serving: ServingArguments,
     #[command(flatten)]
+    shared: SharedArguments,
+    #[command(flatten)]
     terms: TermsArguments,
 }
 
@@ -88,9 +91,13 @@ pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
         }
         None => {
             home.refuse_left_keys()?;
-            new(&home, arguments)?
+            match arguments.shared.new_record()? {
+                Some(record) => record,
+                None => new(&home, arguments)?,
+            }
         }
     };
+    arguments.shared.settle(&home, &mut record)?;
     set_mount(&home, &mut record, mount)?;
     set_hard(&home, &mut record, arguments.hard)?;
     if home.record()?.as_ref() != Some(&record) {
@@ -130,7 +137,8 @@ fn new(home: &Home, arguments: &Arguments) -> Outcome<PoolRecord> {
 /// A manager that has lost its data would begin a new pool, which the benefactors of the old one can't join. A benefactor
 /// whose folder can't be read says so when it is started, and counts here only where nobody else knows the pool.
 fn refuse_lost_manager(home: &Home, record: &PoolRecord) -> Outcome {
-    if record.manager.is_some() {
+    // In etcd it isn't lost with the folder.
+    if record.manager.is_some() || record.store.is_some() {
         return Ok(());
     }
     let manager = home.directory(Role::Manager);
@@ -290,12 +298,20 @@ fn set_hard(home: &Home, record: &mut PoolRecord, hard: Option<bool>) -> Outcome
 /// a long inventory, jobs get at the rest meanwhile.
 fn start_all(home: &Home, record: &PoolRecord, context: &Context, started: &mut Started<'_>) -> Outcome {
     let runtime = super::runtime()?;
+    let authority = home.directory(Role::Manager).join(AUTHORITY);
+    if record.store.is_some() && authority.exists() && !Keys::are_in(&home.keys()) {
+        // Another manager may lead, and isn't reached without.
+        make_keys(home)?;
+    }
     let pool = match start_servers(&runtime, home, record, context, started)? {
         Some(pool) => pool,
         None => await_manager(&runtime, home, record, context, started)?,
     };
     if record.listen.is_some() && !Keys::are_in(&home.keys()) {
         make_keys(home)?;
+    }
+    if let Some(listen) = record.listen.as_ref().filter(|_| record.store.is_some()) {
+        await_shared(&runtime, &pool, listen, started)?;
     }
     let begin = Instant::now();
     let mut all_settled = |started: &mut Started<'_>| {
@@ -320,6 +336,15 @@ fn start_all(home: &Home, record: &PoolRecord, context: &Context, started: &mut 
         );
     }
     Ok(())
+}
+
+/// Waits until the manager that leads knows this host's one: then it leads or stands by.
+fn await_shared(runtime: &Runtime, pool: &Pool, listen: &String, started: &mut Started<'_>) -> Outcome {
+    started.wait(&format!("the manager at {listen}"), |_| {
+        let status = runtime.block_on(pool.status()).ok();
+        Ok(status
+            .is_some_and(|status| status.managers.iter().any(|manager| manager.addresses.contains(listen))))
+    })
 }
 
 /// The keys of the host on which the manager of a pool of several machines runs: who may start it may do everything.
@@ -449,18 +474,36 @@ fn start_mount(
 }
 
 fn connect(runtime: &Runtime, home: &Home, record: &PoolRecord, context: &Context) -> Outcome<Option<Pool>> {
+    let own = home.manager_address(record);
+    if let Some(pool) = connect_to(own.clone(), runtime, record, context)? {
+        return Ok(Some(pool));
+    }
+    match runtime.block_on(other_managers(record)) {
+        others if others.is_empty() => Ok(None),
+        others => connect_to(format!("{},{own}", others.join(",")), runtime, record, context),
+    }
+}
+
+fn connect_to(
+    manager: String,
+    runtime: &Runtime,
+    record: &PoolRecord,
+    context: &Context,
+) -> Outcome<Option<Pool>> {
     let config = stdchk_client::ClientConfig {
-        manager: home.manager_address(record),
+        manager: manager.clone(),
         keys: context.keys()?,
         window_bytes: context.settings.window_bytes,
         patience: LOOK_PATIENCE,
+        // It is told of.
+        or_older: true,
         ..Default::default()
     };
     match runtime.block_on(Pool::connect(config)) {
         Ok(pool) => Ok(Some(pool)),
         // It won't be otherwise in a moment.
         Err(failure) if failure.code == ErrorCode::Denied && record.manager.is_some() => {
-            let object = format!("this host, at manager {}", home.manager_address(record));
+            let object = format!("this host, at manager {manager}");
             let cause = format!("it is shut out: {}", failure.message);
             let next = "If that is wrong: `stdchk down`, remove the folder `keys` and `pool.json` of its data folder, and let it join anew \
                         with a token";

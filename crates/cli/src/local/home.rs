@@ -90,6 +90,9 @@ pub struct PoolRecord {
     /// Where its benefactors serve other machines.
     #[serde(default)]
     pub serving: Serving,
+    /// Where in etcd the pool's state is, if a manager of this host shares it with others.
+    #[serde(default)]
+    pub store: Option<String>,
     /// On which terms its benefactors work.
     #[serde(default)]
     pub terms: Terms,
@@ -111,6 +114,7 @@ impl PoolRecord {
             manager: None,
             listen: None,
             serving: Serving::default(),
+            store: None,
             terms: Terms::default(),
             labels: Vec::new(),
         }
@@ -121,11 +125,16 @@ impl PoolRecord {
         self.manager.as_ref().or(self.listen.as_ref())
     }
 
+    /// Whether this host runs a manager of the pool.
+    pub fn has_manager(&self) -> bool {
+        self.manager.is_none() || self.store.is_some()
+    }
+
     /// The roles of this pool, in the order in which they start.
     pub fn roles(&self) -> Vec<Role> {
         let benefactors = (0..self.benefactors).map(Role::Benefactor);
         let mount = self.mount.is_some().then_some(Role::Mount);
-        let manager = self.manager.is_none().then_some(Role::Manager);
+        let manager = self.has_manager().then_some(Role::Manager);
         manager.into_iter().chain(benefactors).chain(mount).collect()
     }
 }
@@ -179,9 +188,14 @@ impl Home {
         self.data.join("run").join(format!("{}.pid", role.name()))
     }
 
-    /// Where the processes and commands of this host reach the manager.
+    /// Where the processes and commands of this host reach the manager. One that shares the pool's state may stand by: then others lead.
     pub fn manager_address(&self, record: &PoolRecord) -> String {
-        record.manager.clone().unwrap_or_else(|| self.socket(Role::Manager))
+        match (&record.manager, &record.store) {
+            (Some(elsewhere), None) => elsewhere.clone(),
+            // What follows a socket would be taken for a part of its path.
+            (Some(elsewhere), Some(_)) => format!("{elsewhere},{}", self.socket(Role::Manager)),
+            (None, _) => self.socket(Role::Manager),
+        }
     }
 
     /// Where a role serves this machine: a socket.

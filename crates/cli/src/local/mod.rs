@@ -6,6 +6,7 @@ pub mod disk;
 pub mod home;
 pub mod mountpoint;
 pub mod process;
+pub mod shared;
 pub mod start;
 pub mod waiting;
 

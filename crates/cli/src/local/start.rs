@@ -210,6 +210,7 @@ pub fn arguments(home: &Home, record: &PoolRecord, role: Role, settings: &Settin
         Role::Manager => {
             add(&["manager", "run", "--listen", &home.socket(role)]);
             record.listen.iter().for_each(|address| add(&["--listen", address]));
+            record.store.iter().for_each(|place| add(&["--store", place]));
         }
         Role::Benefactor(index) => {
             let (donate, floor) = (record.donate_bytes.to_string(), record.floor_bytes.to_string());

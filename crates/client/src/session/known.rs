@@ -173,7 +173,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         let _silent = std::os::unix::net::UnixListener::bind(&path).unwrap();
-        let manager = ManagerLink::new(&unix_address(&path), None, Duration::ZERO);
+        let manager = ManagerLink::new(&unix_address(&path), None, Duration::ZERO, false);
         let known = Known::new(Arc::new(manager), SessionId([1; 16]), (Vec::new(), 0));
         let ask = |number| known.ask(vec![ChunkId([number; 32])]);
         let (mut first, mut last) = (pin!(ask(1)), pin!(ask(3)));

@@ -40,6 +40,8 @@ impl Core {
             | Q::Benefactors
             | Q::GetPolicy(_)
             | Q::KeepAlive(_) => Leaves::AtOnce,
+            // It is learned again with each connection.
+            Q::Managers => Leaves::AtOnce,
             // Pasts of hosts are stored in their own time.
             Q::Attend { .. } | Q::Leave(_) | Q::Explain { .. } | Q::Own(_) => Leaves::AtOnce,
             Q::Reserve { .. } | Q::Known { .. } | Q::Receipts { .. } | Q::Vouch { .. } => Leaves::AtOnce,

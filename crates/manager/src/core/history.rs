@@ -18,7 +18,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use stdchk_model::message::benefactor::Command;
-use stdchk_model::message::manager::{ManagerReply, ManagerRequest, Moment};
+use stdchk_model::message::manager::{Era, ManagerReply, ManagerRequest, Moment};
 use stdchk_model::{BenefactorId, ErrorCode, Failure, Signed, cbor};
 
 use super::{Answer, Core};
@@ -53,6 +53,8 @@ pub struct History {
     changed: BTreeSet<u64>,
     /// Who remembers what is not in the history.
     set_back: BTreeMap<BenefactorId, Moment>,
+    /// Who knows an era through which the state hasn't gone.
+    others: BTreeMap<BenefactorId, Era>,
     /// When the first of them told, milliseconds of the manager's life.
     set_back_ms: u64,
 }
@@ -69,6 +71,7 @@ impl History {
             wrote: false,
             changed,
             set_back,
+            others: BTreeMap::new(),
             set_back_ms: 0,
         }
     }
@@ -159,7 +162,7 @@ impl History {
 
     /// Whether a benefactor remembers what is not in the history.
     pub fn is_set_back(&self) -> bool {
-        !self.set_back.is_empty()
+        !self.set_back.is_empty() || !self.others.is_empty()
     }
 
     /// The last moment of the start before this one.
@@ -174,11 +177,21 @@ impl History {
 
     /// The benefactors that remember what is not in the history.
     pub fn witnesses(&self) -> Vec<BenefactorId> {
-        self.set_back.keys().copied().collect()
+        let all: BTreeSet<BenefactorId> = self.set_back.keys().chain(self.others.keys()).copied().collect();
+        all.into_iter().collect()
     }
 
     /// Refuses while the manager is set back.
     pub fn check(&self) -> Result<(), Failure> {
+        if let Some(witness) = self.others.keys().next() {
+            let message = format!(
+                "another manager of this pool has its state, and this one an older or another copy: benefactor {witness} has heard of that one, so \
+                 nothing is written or collected"
+            );
+            let next = "stop this manager; or, if the other one and its state are lost for good, go on with this copy with \
+                        `stdchk accept-older-store`";
+            return Err(Failure::new(ErrorCode::Denied, message).then(next));
+        }
         let Some(witness) = self.set_back.keys().next() else { return Ok(()) };
         let message = format!(
             "the manager's store is an older copy: benefactor {witness} remembers commits that it lacks, so nothing is \
@@ -201,6 +214,7 @@ impl History {
     /// Gives up the commits that benefactors remember and the store lacks. An older copy would lack that decision.
     fn accept(&mut self) {
         self.wrote = true;
+        self.others.clear();
         for moment in std::mem::take(&mut self.set_back).into_values() {
             assert_ne!(moment.start, self.own, "the own start lacks no commit");
             let first = self.starts.get(&moment.start).map_or(self.commit, |span| span.first);
@@ -236,11 +250,23 @@ impl Core {
         if self.history.has(moment) {
             return;
         }
-        if !self.history.is_set_back() {
-            self.history.set_back_ms = self.locations.now_ms;
-        }
+        self.begin_set_back();
         if self.history.set_back.insert(id, moment) != Some(moment) {
             tracing::error!(%id, commit = moment.commit, own = self.history.commit, "the store is an older copy");
+        }
+    }
+
+    /// A benefactor knows an era of the pool's state through which this store hasn't gone.
+    pub(super) fn set_back_by_era(&mut self, id: BenefactorId, era: Era) {
+        self.begin_set_back();
+        if self.history.others.insert(id, era) != Some(era) {
+            tracing::error!(%id, era = era.number, "another manager has this pool's state, and this store is an older or another copy");
+        }
+    }
+
+    fn begin_set_back(&mut self) {
+        if !self.history.is_set_back() {
+            self.history.set_back_ms = self.locations.now_ms;
         }
         self.deletions.clear();
         // Clients go on with what they had open as after a start, once somebody has decided.
@@ -336,6 +362,10 @@ impl Core {
         if self.history.is_set_back() {
             let commit = self.history.commit;
             tracing::warn!(commit, "the older store is accepted: what was committed since is given up");
+            let others: BTreeSet<Era> = self.history.others.values().copied().collect();
+            // Whoever has heard of it takes no manager with another copy for the pool's from now on.
+            self.terms.begin_era(&Vec::from_iter(others));
+            self.pool_changed = true;
             self.history.accept();
             self.members.forget_tokens(self.namespace.position);
             self.namespace.leave_out_given_up_inos();

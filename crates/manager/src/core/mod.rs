@@ -59,11 +59,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use stdchk_model::limits::{
     BENEFACTOR_LEASE_MS, BENEFACTOR_LOST_MS, CHUNK_BYTES_DEFAULT, CLIENT_LEASE_MS, LIST_ENTRIES_MAX,
+    MANAGER_ADDRESS_BYTES_MAX, MANAGERS_MAX,
 };
 use stdchk_model::message::benefactor::OwnerWish;
 use stdchk_model::message::handshake::MemberId;
 use stdchk_model::message::manager::{
-    BenefactorInfo, Change, ChunkLocations, ManagerReply, ManagerRequest, TimeNs, VersionState,
+    BenefactorInfo, Change, ChunkLocations, Era, ManagerReply, ManagerRequest, TimeNs, VersionState,
 };
 use stdchk_model::shares::Payer;
 use stdchk_model::user::Access;
@@ -200,6 +201,8 @@ pub struct Core {
     /// What the log has said of benefactors.
     told: told::Told,
     terms: terms::Terms,
+    /// Where the pool's managers serve; none: nobody has said.
+    managers: Vec<String>,
     locations: Locations,
     sessions: Sessions,
     copies: Copies,
@@ -292,6 +295,7 @@ impl Core {
             members: members::Members::default(),
             told: told::Told::default(),
             terms: terms::Terms::new(setting.start),
+            managers: Vec::new(),
             locations: Locations::default(),
             sessions: Sessions::default(),
             copies: Copies::default(),
@@ -349,7 +353,8 @@ impl Core {
         self.namespace.ino_ceiling = record.ino_ceiling;
         self.registry.next = record.next_benefactor;
         self.namespace.lived_ms = record.lived_ms;
-        self.terms.load(record.term);
+        self.terms.load(record.term, record.eras);
+        self.managers = record.managers;
         self.pool_changed = false;
     }
 
@@ -371,6 +376,8 @@ impl Core {
                 lived_ms: self.namespace.lived_ms,
                 term: self.terms.own().number,
                 key: self.key,
+                managers: self.managers.clone(),
+                eras: self.terms.eras().to_vec(),
             };
             batch.put(Table::Pool, POOL_KEY, cbor::encode(&record));
         }
@@ -408,6 +415,35 @@ impl Core {
     /// The pool.
     pub fn pool(&self) -> PoolId {
         self.pool
+    }
+
+    /// That of the state.
+    pub fn era(&self) -> Era {
+        self.terms.own().era
+    }
+
+    /// Where the pool's managers serve.
+    pub fn managers(&self) -> &[String] {
+        &self.managers
+    }
+
+    fn set_managers(&mut self, addresses: Vec<String>) -> Answer {
+        self.history.check()?;
+        let is_address = |address: &String| {
+            address.len() <= MANAGER_ADDRESS_BYTES_MAX
+                && !address.contains(|c: char| c.is_control() || c.is_whitespace() || c == ',')
+                && address
+                    .rsplit_once(':')
+                    .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+        };
+        if addresses.is_empty() || addresses.len() > MANAGERS_MAX || !addresses.iter().all(is_address) {
+            let message =
+                format!("a pool has from 1 to {MANAGERS_MAX} addresses of managers, HOST:PORT each");
+            return Err(Failure::new(ErrorCode::Invalid, message));
+        }
+        self.managers = addresses;
+        self.pool_changed = true;
+        Ok(ManagerReply::Done)
     }
 
     /// What the manager signs with that benefactors keep for it.
@@ -493,6 +529,7 @@ impl Core {
             Q::Fates { folder, lifetime, done } => self.fates(folder, lifetime.as_deref(), done),
             Q::Revoke { member } => self.revoke(member, now),
             Q::AcceptOlderStore => self.accept_older_store(),
+            Q::SetManagers(addresses) => self.set_managers(addresses),
             Q::ReleaseBackup { commit } => self.release_backup(commit),
             Q::Settle(session) => self.sessions.get_mut(session, now.ms).map(|_| ManagerReply::Done),
             _ => self.read(request, now),
@@ -532,6 +569,7 @@ impl Core {
             Q::Pace { ino, machine } => self.pace(ino, machine)?,
             Q::Sets(ino) => ManagerReply::Sets(self.sets(ino)?),
             Q::Members => ManagerReply::Members(self.list_members()),
+            Q::Managers => ManagerReply::Managers(self.managers.clone()),
             Q::Status => {
                 let mut status = self.status(now);
                 let may_list = |folder: &str| {

@@ -92,7 +92,10 @@ impl Core {
             self.compare_history(id, signed_for, moment);
         }
         self.hosts.labels_changed(id);
-        self.terms.hear(term.and_then(|term| self.key.believe(term, signed_for)));
+        match term.and_then(|term| self.key.believe(term, signed_for)) {
+            Some(told) if !self.terms.went_through(told.era) => self.set_back_by_era(id, told.era),
+            told => self.terms.hear(told),
+        }
         self.rise_above_told_terms();
         let registration = self.registry.number(id);
         self.registry.connects(id, self.asking_by);

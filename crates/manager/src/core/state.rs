@@ -138,6 +138,7 @@ impl Core {
             store_is_full: false,
             keepers: Vec::new(),
             managers: Vec::new(),
+            etcd: None,
             chunks_moving: moving.chunks,
             chunks_unmovable: moving.stuck,
             memory: self.memory(),

@@ -8,12 +8,15 @@
 //! A store may know of fewer terms than a benefactor: it is an older copy. Then the manager takes a term above that of the benefactor, durably
 //! before it answers the registration. One that leads no longer can't: its store takes nothing from it.
 //!
+//! A term is of an era of the state. A benefactor that knows a term of an era through which this state hasn't gone knows another copy of the
+//! state, which was moved, made anew or accepted since: it is a witness as one is that remembers a moment which the store lacks.
+//!
 //! | state | a benefactor knows no greater term | ... a greater one | `AcceptOlderStore` |
 //! |---|---|---|---|
 //! | whole | whole | whole, with a term above that one | whole |
 //! | set back ([`super::history`]) | set back | set back: it is noted, and obeyed by nobody who knows it | whole, with a term above those noted; all benefactors register anew |
 
-use stdchk_model::message::manager::Term;
+use stdchk_model::message::manager::{Era, Term};
 
 use super::Core;
 
@@ -21,6 +24,8 @@ use super::Core;
 #[derive(Debug)]
 pub struct Terms {
     own: Term,
+    /// The eras through which the state has gone, but the first, and those that were given up; the own one last.
+    eras: Vec<Era>,
     /// The greatest that benefactors have told.
     told: Option<Term>,
 }
@@ -28,12 +33,33 @@ pub struct Terms {
 impl Terms {
     /// Of the start `start`, before the store was read.
     pub fn new(start: u64) -> Self {
-        Self { own: Term { number: 0, start }, told: None }
+        Self { own: Term { era: Era::FIRST, number: 0, start }, eras: Vec::new(), told: None }
     }
 
-    /// Takes in the number of the last term that is stored.
-    pub fn load(&mut self, number: u64) {
+    /// Takes in the number of the last term that is stored, and the eras of the state.
+    pub fn load(&mut self, number: u64, eras: Vec<Era>) {
         self.own.number = number;
+        self.own.era = eras.last().copied().unwrap_or(Era::FIRST);
+        self.eras = eras;
+    }
+
+    /// The eras through which the state has gone, but the first.
+    pub fn eras(&self) -> &[Era] {
+        &self.eras
+    }
+
+    /// Whether the state has gone through an era: whoever knows it knows no other state.
+    pub fn went_through(&self, era: Era) -> bool {
+        era == Era::FIRST || self.eras.contains(&era)
+    }
+
+    /// A new era begins, later than `others`, which this state hasn't gone through and which are given up: whoever knows them is no witness
+    /// any more.
+    pub fn begin_era(&mut self, others: &[Era]) {
+        let last = others.iter().map(|era| era.number).fold(self.own.era.number, u64::max);
+        self.eras.extend(others);
+        self.own.era = Era { number: last + 1, id: self.own.start };
+        self.eras.push(self.own.era);
     }
 
     /// The own term begins.
@@ -46,8 +72,12 @@ impl Terms {
         self.own
     }
 
-    /// Takes note of the greatest term that a benefactor knows.
+    /// Takes note of the greatest term that a benefactor knows, of an era of this state.
     pub fn hear(&mut self, told: Option<Term>) {
+        assert!(
+            told.is_none_or(|told| self.went_through(told.era)),
+            "another state's terms say nothing of this one"
+        );
         self.told = self.told.max(told);
     }
 

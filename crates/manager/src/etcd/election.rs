@@ -14,17 +14,17 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 use stdchk_model::cbor;
-use stdchk_model::message::manager::ManagerInfo;
+use stdchk_model::message::manager::{Alone, EtcdInfo, EtcdTrouble, ManagerInfo};
 use stdchk_net::{Repeats, Retry};
 
 use super::gateway::{self, AskError, behind, bytes, list, number, range, text};
-use super::{Etcd, Running};
+use super::{Etcd, Login, Place, Running, Trouble};
 use crate::store::StoreError;
 
 /// A lease holds for so long without being renewed, seconds: a manager that is killed is followed within ten.
@@ -116,9 +116,42 @@ pub struct Candidacy {
     etcd: Etcd,
     lease: u64,
     until: Arc<Until>,
-    managers: Arc<Mutex<Vec<ManagerInfo>>>,
+    seen: Arc<Mutex<Seen>>,
     own: ManagerInfo,
     _renewing: Running<()>,
+}
+
+/// What a manager saw last when it looked around in etcd.
+#[derive(Debug, Default)]
+struct Seen {
+    /// The other managers.
+    others: Vec<ManagerInfo>,
+    /// Those that were there last, while there are none, and since when there are none.
+    gone: Option<(Vec<ManagerInfo>, Instant)>,
+    /// The lease can't be renewed.
+    unanswered: Option<Trouble>,
+    /// etcd's room is used up.
+    full: Option<Trouble>,
+}
+
+impl Seen {
+    /// Takes in which managers there are. A key of `own` from before it was started again is there for some seconds.
+    fn see(&mut self, own: &ManagerInfo, all: Vec<ManagerInfo>) {
+        let is_own = |info: &ManagerInfo| {
+            info.host == own.host && info.addresses.iter().any(|address| own.addresses.contains(address))
+        };
+        let others: Vec<ManagerInfo> = all.into_iter().filter(|info| !is_own(info)).collect();
+        let before = std::mem::replace(&mut self.others, others);
+        match (self.others.is_empty(), before.is_empty()) {
+            (false, _) => self.gone = None,
+            (true, false) => self.gone = Some((before, Instant::now())),
+            (true, true) => {}
+        }
+    }
+}
+
+fn ms_since(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
 /// A candidate that leads.
@@ -134,7 +167,9 @@ impl Candidacy {
     pub async fn begin(etcd: &Etcd, own: ManagerInfo) -> Self {
         let (mut retry, mut missed) = (Retry::endless((PAUSE, RENEW)), Repeats::default());
         loop {
-            match Self::try_begin(etcd, own.clone()).await {
+            let begun = Self::try_begin(etcd, own.clone()).await;
+            etcd.note(&begun);
+            match begun {
                 Ok(candidacy) => return candidacy,
                 Err(error) => tell(&mut missed, &error, "this manager can't stand by yet"),
             }
@@ -150,10 +185,10 @@ impl Candidacy {
         let key = etcd.key(&format!("managers/{lease:016x}"));
         let said = json!({"key": text(&key), "value": text(&cbor::encode(&own)), "lease": lease.to_string()});
         ask(etcd, "kv/put", said).await?;
-        let managers = Arc::new(Mutex::new(vec![own.clone()]));
-        let renewing = renew(etcd.clone(), lease, Arc::clone(&until), Arc::clone(&managers));
+        let seen = Arc::<Mutex<Seen>>::default();
+        let renewing = renew(etcd.clone(), (lease, own.clone()), Arc::clone(&until), Arc::clone(&seen));
         let renewing = etcd.spawn(renewing);
-        Ok(Self { etcd: etcd.clone(), lease, until, managers, own, _renewing: renewing })
+        Ok(Self { etcd: etcd.clone(), lease, until, seen, own, _renewing: renewing })
     }
 
     /// Whether the lease is held.
@@ -166,7 +201,9 @@ impl Candidacy {
         let key = self.etcd.key("sequence");
         let mut missed = Repeats::default();
         loop {
-            match ask(&self.etcd, "kv/range", json!({"key": text(&key)})).await {
+            let asked = ask(&self.etcd, "kv/range", json!({"key": text(&key)})).await;
+            self.etcd.note(&asked);
+            match asked {
                 Ok(found) => return !list(&found, "kvs").is_empty(),
                 Err(error) => tell(&mut missed, &error, "whether there is a pool isn't known"),
             }
@@ -178,7 +215,9 @@ impl Candidacy {
     pub async fn elected(self: &Arc<Self>) -> Option<Leadership> {
         let mut missed = Repeats::default();
         while self.holds() {
-            match self.try_to_lead().await {
+            let tried = self.try_to_lead().await;
+            self.etcd.note(&tried);
+            match tried {
                 Ok(Some(fence)) => return Some(Leadership { candidacy: Arc::clone(self), fence }),
                 Ok(None) => {}
                 Err(error) => tell(&mut missed, &error, "who leads isn't known"),
@@ -226,10 +265,25 @@ impl Leadership {
 
     /// The managers that lead or stand by.
     pub fn managers(&self) -> Vec<ManagerInfo> {
-        let own = &self.candidacy.own;
-        // Its key of an earlier lease may be there for some seconds.
-        let others = self.candidacy.managers.lock().clone().into_iter().filter(|manager| manager != own);
-        [ManagerInfo { leads: true, ..own.clone() }].into_iter().chain(others).collect()
+        let others = self.candidacy.seen.lock().others.clone();
+        [ManagerInfo { leads: true, ..self.candidacy.own.clone() }].into_iter().chain(others).collect()
+    }
+
+    /// How etcd is.
+    pub fn info(&self) -> EtcdInfo {
+        let seen = self.candidacy.seen.lock();
+        let trouble = seen.unanswered.clone().or_else(|| seen.full.clone());
+        let told = |trouble: Trouble| EtcdTrouble { for_ms: ms_since(trouble.since), cause: trouble.cause };
+        let alone = seen
+            .gone
+            .as_ref()
+            .map(|(before, since)| Alone { for_ms: ms_since(*since), before: before.clone() });
+        EtcdInfo { members: self.etcd().members(), trouble: trouble.map(told), alone }
+    }
+
+    /// Whether etcd takes something new.
+    pub fn has_room(&self) -> bool {
+        self.candidacy.seen.lock().full.is_none()
     }
 
     pub(super) fn etcd(&self) -> &Etcd {
@@ -279,8 +333,8 @@ fn tell(missed: &mut Repeats, error: &AskError, what: &str) {
     }
 }
 
-/// Renews a lease until it is lost, and looks which managers are there.
-async fn renew(etcd: Etcd, lease: u64, until: Arc<Until>, managers: Arc<Mutex<Vec<ManagerInfo>>>) {
+/// Renews a lease until it is lost, and looks which managers are there, and whether etcd has room.
+async fn renew(etcd: Etcd, (lease, own): (u64, ManagerInfo), until: Arc<Until>, seen: Arc<Mutex<Seen>>) {
     let question = json!({"ID": lease.to_string()});
     let mut missed = Repeats::default();
     while until.holds(Time::now()) {
@@ -297,20 +351,44 @@ async fn renew(etcd: Etcd, lease: u64, until: Arc<Until>, managers: Arc<Mutex<Ve
                 if let Some(row) = missed.is_well() {
                     tracing::info!(tries = row.times, "the lease of this manager is renewed again");
                 }
+                seen.lock().unanswered = None;
                 RENEW
             }
             Err(error) => {
                 tell(&mut missed, &error, "the lease of this manager can't be renewed");
+                let mut seen = seen.lock();
+                seen.unanswered = Some(Trouble::going_on(seen.unanswered.as_ref(), error.to_string()));
                 PAUSE
             }
         };
         // A slow answer to this question doesn't delay the next renewal by more than its limit.
-        let (found, ()) = tokio::join!(look(&etcd), tokio::time::sleep(pause));
+        let (found, full, ()) =
+            tokio::join!(look(&etcd), etcd.gateway().is_full(ANSWER), tokio::time::sleep(pause));
         match found {
-            Ok(found) => *managers.lock() = found,
+            Ok(found) => seen.lock().see(&own, found),
             Err(error) => tracing::debug!(%error, "which managers are there can't be asked"),
         }
+        match full {
+            Ok(is_full) => {
+                let mut seen = seen.lock();
+                let cause = format!("etcd's room is used up; {}", gateway::MAKE_ROOM);
+                seen.full = is_full.then(|| Trouble::going_on(seen.full.as_ref(), cause));
+            }
+            // A user of etcd who has rights to the pool's keys alone may not ask.
+            Err(error) => tracing::debug!(%error, "whether etcd has room can't be asked"),
+        }
     }
+}
+
+/// The managers that lead or stand by, as etcd knows them. Whoever asks is none of them.
+///
+/// # Errors
+/// etcd doesn't answer, or refuses.
+pub async fn managers_in(place: &Place, login: Option<&Login>) -> Result<Vec<ManagerInfo>, StoreError> {
+    let etcd = Etcd::new(place, login)?;
+    let asker = etcd.clone();
+    let found = etcd.run(async move { look(&asker).await }).await;
+    found.map_err(|error| StoreError::new("asking etcd which managers there are", error))
 }
 
 async fn look(etcd: &Etcd) -> Result<Vec<ManagerInfo>, AskError> {

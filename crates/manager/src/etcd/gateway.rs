@@ -14,6 +14,10 @@ use super::place::Login;
 /// Time for a connection: a member that takes longer is as good as gone.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(700);
 
+/// How etcd gets room again.
+pub const MAKE_ROOM: &str = "let etcd compact and defragment its data, or give it more room (--quota-backend-bytes), then end the alarm with \
+                             `etcdctl alarm disarm`";
+
 /// Why etcd gave no answer that can be used.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
@@ -23,6 +27,9 @@ pub enum AskError {
     /// It was refused, and isn't done.
     #[error("etcd refuses: {0}")]
     Refused(String),
+    /// It was refused since etcd's room is used up, and isn't done.
+    #[error("etcd refuses: {0}")]
+    Full(String),
     /// The token of the login is over, and nothing was done.
     #[error("etcd doesn't know who asks: {0}")]
     Unknown(String),
@@ -59,19 +66,31 @@ impl Gateway {
         let body = question.to_string();
         let each = limit / u32::try_from(self.endpoints.len()).unwrap_or(u32::MAX).max(1);
         let first = self.first.load(Ordering::Relaxed);
-        let mut away = AskError::Away("it has no members".to_owned());
+        let mut away = Vec::new();
         for step in 0..self.endpoints.len() {
             let index = (first + step) % self.endpoints.len();
             let Some(endpoint) = self.endpoints.get(index) else { break };
             match self.ask_known(endpoint, call, &body, each).await {
-                Err(error @ AskError::Away(_)) => away = error,
+                Err(AskError::Away(cause)) => away.push(format!("{}: {cause}", member(endpoint))),
                 answer => {
                     self.first.store(index, Ordering::Relaxed);
                     return answer;
                 }
             }
         }
-        Err(away)
+        Err(AskError::Away(away.join(", ")))
+    }
+
+    /// Its members, `host:port`.
+    pub fn members(&self) -> Vec<String> {
+        self.endpoints.iter().map(|endpoint| member(endpoint).to_owned()).collect()
+    }
+
+    /// Whether one of its members says that its room is used up.
+    pub async fn is_full(&self, limit: Duration) -> Result<bool, AskError> {
+        let alarms = self.ask("maintenance/alarm", &json!({"action": "GET"}), limit).await?;
+        let is_full = |alarm: &Value| alarm.get("alarm").and_then(Value::as_str) == Some("NOSPACE");
+        Ok(list(&alarms, "alarms").iter().any(is_full))
     }
 
     /// Asks one member as whom it knows, if there is a login. Its tokens end after minutes without a question.
@@ -121,7 +140,7 @@ impl Gateway {
         let is_good = answer.status().is_success();
         let text = answer.bytes().await.map_err(away)?;
         let value: Value = serde_json::from_slice(&text).map_err(|_| {
-            AskError::Away(format!("what answers at {endpoint} is no etcd with a gateway for JSON"))
+            AskError::Away("what answers there is no etcd with a gateway for JSON".to_owned())
         })?;
         match value.get("error") {
             None if is_good => Ok(value),
@@ -139,9 +158,7 @@ fn refusal(value: &Value, error: Option<&Value>) -> AskError {
     let code = ["code", "grpc_code"].iter().find_map(|name| inner.get(name)).and_then(Value::as_u64);
     match code {
         // Resources are exhausted: for ever, or by too many requests.
-        Some(8) if message.contains("space") => AskError::Refused(format!(
-            "{message}; let etcd compact and defragment its data, or give it more room (--quota-backend-bytes)"
-        )),
+        Some(8) if message.contains("space") => AskError::Full(format!("{message}; {MAKE_ROOM}")),
         // Cancelled, unknown, late, exhausted, internal, unavailable.
         Some(1 | 2 | 4 | 8 | 13 | 14) => AskError::Away(message),
         // Users were changed since the token was given, or it has none.
@@ -156,15 +173,18 @@ fn refusal(value: &Value, error: Option<&Value>) -> AskError {
     }
 }
 
-/// An error with what caused it.
+/// What caused an error in the end.
 fn shown(error: &reqwest::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(error) = cause.source() {
+        cause = error;
     }
-    text
+    cause.to_string()
+}
+
+/// A member of etcd as people write it, of its URL.
+fn member(endpoint: &str) -> &str {
+    endpoint.split_once("://").map_or(endpoint, |(_, member)| member)
 }
 
 /// Names the library that TLS calculates with; it is the one that the pool's own TLS calculates with.
@@ -230,7 +250,7 @@ mod tests {
         let of = |value: Value| refusal(&value, value.get("error"));
         assert!(matches!(of(json!({"error": "etcdserver: no leader", "code": 14})), AskError::Away(_)));
         let full = of(json!({"error": "etcdserver: mvcc: database space exceeded", "code": 8}));
-        assert!(matches!(full, AskError::Refused(_)), "{full}");
+        assert!(matches!(full, AskError::Full(_)), "{full}");
         assert!(matches!(
             of(json!({"error": "etcdserver: too many requests", "code": 8})),
             AskError::Away(_)

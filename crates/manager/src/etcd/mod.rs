@@ -12,12 +12,13 @@ mod store;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
+use std::time::Instant;
 
 use tokio::runtime::{Builder, Handle};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
-pub use self::election::{Candidacy, Leadership};
+pub use self::election::{Candidacy, Leadership, managers_in};
 use self::gateway::Gateway;
 pub use self::place::{Login, LoginError, Place, PlaceError};
 pub use self::store::EtcdStore;
@@ -31,8 +32,26 @@ struct Inner {
     gateway: Gateway,
     prefix: String,
     runtime: Handle,
+    /// What keeps this manager from leading or standing by.
+    trouble: watch::Sender<Option<Trouble>>,
     /// The thread ends once this is dropped.
     _end: oneshot::Sender<()>,
+}
+
+/// What is wrong with etcd, and since when.
+#[derive(Clone, Debug)]
+pub struct Trouble {
+    /// Since when, by this machine's clock.
+    pub since: Instant,
+    /// What, for people.
+    pub cause: String,
+}
+
+impl Trouble {
+    /// From now on, or since when it was so already.
+    fn going_on(before: Option<&Self>, cause: String) -> Self {
+        Self { since: before.map_or_else(Instant::now, |before| before.since), cause }
+    }
 }
 
 impl Etcd {
@@ -51,7 +70,8 @@ impl Etcd {
         // Ends with the sender.
         thread.spawn(move || drop(runtime.block_on(ended))).map_err(failed)?;
         let prefix = place.prefix().to_owned();
-        Ok(Self(Arc::new(Inner { gateway, prefix, runtime: handle, _end: end })))
+        let trouble = watch::Sender::new(None);
+        Ok(Self(Arc::new(Inner { gateway, prefix, runtime: handle, trouble, _end: end })))
     }
 
     fn gateway(&self) -> &Gateway {
@@ -66,6 +86,24 @@ impl Etcd {
     /// What etcd's keys begin with.
     pub fn prefix(&self) -> &str {
         &self.0.prefix
+    }
+
+    /// Its members, `host:port`.
+    pub fn members(&self) -> Vec<String> {
+        self.gateway().members()
+    }
+
+    /// Tells what keeps this manager from leading or standing by, whenever that changes.
+    pub fn trouble(&self) -> watch::Receiver<Option<Trouble>> {
+        self.0.trouble.subscribe()
+    }
+
+    /// Takes note whether etcd is of use.
+    pub fn note<T, E: std::fmt::Display>(&self, outcome: &Result<T, E>) {
+        let cause = outcome.as_ref().err().map(ToString::to_string);
+        self.0.trouble.send_modify(|trouble| {
+            *trouble = cause.map(|cause| Trouble::going_on(trouble.as_ref(), cause));
+        });
     }
 
     /// Runs something in etcd's thread, until it ends or this is dropped.

@@ -59,6 +59,20 @@ impl Place {
     }
 }
 
+/// As `--store` takes it.
+impl fmt::Display for Place {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hosts = self.endpoints.iter().filter_map(|endpoint| endpoint.split_once("://"));
+        let scheme = if self.endpoints.iter().any(|endpoint| endpoint.starts_with("https:")) {
+            "etcds"
+        } else {
+            "etcd"
+        };
+        let hosts = Vec::from_iter(hosts.map(|(_, host)| host)).join(",");
+        write!(to, "{scheme}://{hosts}/{}", self.prefix)
+    }
+}
+
 impl FromStr for Place {
     type Err = PlaceError;
 
@@ -104,8 +118,10 @@ mod tests {
         let place: Place = "etcd://a:1,b/pool/one/".parse().unwrap();
         assert_eq!(place.endpoints(), ["http://a:1", "http://b:2379"]);
         assert_eq!(place.prefix(), "pool/one");
+        assert_eq!(place.to_string(), "etcd://a:1,b:2379/pool/one");
         let place: Place = "etcds://[::1]:7/x".parse().unwrap();
         assert_eq!(place.endpoints(), ["https://[::1]:7"]);
+        assert_eq!(place.to_string(), "etcds://[::1]:7/x");
         for wrong in
             ["", "etcd://a:1", "etcd://a:1/", "etcd:///x", "http://a:1/x", "etcd://a:1,,b/x", "etcd://u@a/x"]
         {

@@ -23,6 +23,7 @@
 //! | an answer is lost | any | any | asked again: done once |
 //! | etcd is away | any | any | asked again until the lease is over: then [`StoreError::Deposed`] |
 //! | another manager leads | any | any | [`StoreError::Deposed`], nothing was changed |
+//! | etcd's room is used up | any | any | [`StoreError::EtcdFull`], nothing was changed: the manager stands by until there is room |
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,7 +32,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use stdchk_model::exact::narrow;
-use stdchk_model::message::manager::ManagerInfo;
+use stdchk_model::message::manager::{EtcdInfo, ManagerInfo};
 use stdchk_net::Repeats;
 
 use super::election::Leadership;
@@ -290,8 +291,16 @@ impl Store for EtcdStore {
         self.way.leadership.holds()
     }
 
+    fn has_room(&self, _bytes: u64) -> bool {
+        self.way.leadership.has_room()
+    }
+
     fn managers(&self) -> Vec<ManagerInfo> {
         self.way.leadership.managers()
+    }
+
+    fn etcd(&self) -> Option<EtcdInfo> {
+        Some(self.way.leadership.info())
     }
 }
 
@@ -382,6 +391,9 @@ impl Way {
                     if missed.failed(&error).is_some() {
                         tracing::warn!(%error, doing, "etcd is asked again, until it answers or this manager's lease is over");
                     }
+                }
+                Err(AskError::Full(cause)) => {
+                    return Err(StoreError::EtcdFull { doing: doing.to_owned(), cause });
                 }
                 Err(AskError::Refused(cause) | AskError::Unknown(cause)) => {
                     return Err(StoreError::new(doing, cause));

@@ -114,7 +114,10 @@ pub fn rebuild(path: &Path, sealer: &Sealer, directory: &Path, end: Moment) -> R
     .map_err(|error| failed(&error))?;
     taken?;
     match journal.reach() {
-        Some(reach) if reach.moment.what == end => store.finish(end.commit),
+        Some(reach) if reach.moment.what == end => {
+            let era = getrandom::u64().map_err(|error| failed(&error))?;
+            store.finish_in_new_era(end.commit, era)
+        }
         _ => Err(failed(&"it changed while it was read")),
     }
 }

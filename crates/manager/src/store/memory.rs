@@ -36,7 +36,7 @@ impl MemoryStore {
         let backup = self.copy();
         let key = [&[Table::Pool as u8], POOL_KEY].concat();
         if let Some(pool) = backup.kept.lock().records.get_mut(&key) {
-            *pool = without_given_up_inos(pool)?;
+            *pool = without_given_up_inos(pool, None)?;
         }
         Ok(backup)
     }

@@ -17,7 +17,7 @@ mod seal;
 use std::fmt;
 use std::path::Path;
 
-use stdchk_model::message::manager::ManagerInfo;
+use stdchk_model::message::manager::{EtcdInfo, ManagerInfo};
 
 pub use self::embedded::EmbeddedStore;
 pub use self::import::Import;
@@ -206,6 +206,14 @@ pub enum StoreError {
     /// This manager leads no more, and nothing of the commit counts that etcd didn't have by then.
     #[error("this manager leads no more: its lease is over, or another one leads")]
     Deposed,
+    /// The etcd in which it is takes nothing more: nothing of what was to be written counts.
+    #[error("{doing} failed: {cause}")]
+    EtcdFull {
+        /// What was being done.
+        doing: String,
+        /// What etcd said, and what to do.
+        cause: String,
+    },
     /// The store isn't what was written to it.
     #[error(
         "the manager's store {path} is damaged: {what}; put the manager's folder back from a backup while the pool is \
@@ -300,6 +308,11 @@ pub trait Store: Send {
     fn managers(&self) -> Vec<ManagerInfo> {
         Vec::new()
     }
+
+    /// The etcd in which it is, and how that is.
+    fn etcd(&self) -> Option<EtcdInfo> {
+        None
+    }
 }
 
 impl Store for Box<dyn Store> {
@@ -329,5 +342,9 @@ impl Store for Box<dyn Store> {
 
     fn managers(&self) -> Vec<ManagerInfo> {
         (**self).managers()
+    }
+
+    fn etcd(&self) -> Option<EtcdInfo> {
+        (**self).etcd()
     }
 }

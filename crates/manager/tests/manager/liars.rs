@@ -8,8 +8,8 @@ use stdchk_manager::core::Asker;
 use stdchk_model::message::benefactor::{BenefactorLoad, Command};
 use stdchk_model::message::handshake::{MemberId, Role};
 use stdchk_model::message::manager::{
-    BenefactorState, Change, FileKind, ManagerReply, ManagerRequest, Moment, Registration, StoredBlock, Term,
-    VersionInfo,
+    BenefactorState, Change, Era, FileKind, ManagerReply, ManagerRequest, Moment, Registration, StoredBlock,
+    Term, VersionInfo,
 };
 use stdchk_model::{
     BenefactorId, BlockId, ErrorCode, Failure, Incarnation, Ino, MomentKey, Signed, User, cbor,
@@ -285,7 +285,7 @@ fn a_term_that_no_manager_signed_is_not_risen_above() {
     let mut pool = Pool::with_benefactors(1);
     let own = pool.terms[&0];
     for number in [own.number + 1, 1 << 32, u64::MAX] {
-        let term = Signed::not_yet(Term { number, start: 1 });
+        let term = Signed::not_yet(Term { era: Era::FIRST, number, start: 1 });
         let request = registration(&pool, |registration| registration.term = Some(term));
         let ManagerReply::Registered { term, .. } = pool.ask(request).unwrap() else { panic!("no answer") };
         assert_eq!(term.what, own);
@@ -297,7 +297,8 @@ fn a_number_that_no_manager_gave_takes_none_from_those_that_come_later() {
     let mut pool = Pool::with_benefactors(1);
     let ahead = |pool: &Pool, number: u32, signed: bool| {
         let mut registration = pool.registration(Some(number), Incarnation(500), None);
-        registration.term = signed.then(|| pool.signed(number, Term { number: 1, start: 1 }));
+        registration.term =
+            signed.then(|| pool.signed(number, Term { era: Era::FIRST, number: 1, start: 1 }));
         registration.introduced(&stdchk_model::message::manager::BenefactorSecret([9; 32]))
     };
     for number in [1, 60_000] {

@@ -247,6 +247,7 @@ const TABLE: &[(&str, Asking, [&str; 3])] = &[
     ("status", |_| Q::Status, ["ogta", "ogta", "ogta"]),
     ("benefactors", |_| Q::Benefactors, ["ogta", "ogta", "ogta"]),
     ("own benefactor", |_| Q::Own(MachineId([1; 16])), ["ogta", "ogta", "ogta"]),
+    ("managers", |_| Q::Managers, ["ogta", "ogta", "ogta"]),
     ("locate", |_| Q::Locate { chunks: vec![chunk(1)] }, ["ogta", "ogta", "ogta"]),
     ("doubt", |_| Q::Doubt { chunk: chunk(1), encoding: EncodingId::PLAIN }, ["ogta", "ogta", "ogta"]),
     ("keep alive", |_| Q::KeepAlive(CLIENT), ["ogta", "ogta", "ogta"]),
@@ -364,12 +365,13 @@ fn all_requests_are_in_the_tables() {
     };
     let known: BTreeSet<u8> = (0..=u8::MAX).filter(knows).collect();
     // Those of benefactors and operators: model's own test has whom they are refused to.
-    let others: BTreeSet<u8> = (51..=57).chain(60..=66).chain([74]).collect();
+    let others: BTreeSet<u8> = (51..=57).chain(60..=66).chain([74, 76]).collect();
     assert_eq!(tried.union(&others).copied().collect::<BTreeSet<_>>(), known);
     assert!(tried.is_disjoint(&others));
     for request in [
         Q::Collect { dry_run: true },
         Q::Members,
+        Q::SetManagers(vec!["a:1".to_owned()]),
         Q::AcceptOlderStore,
         Q::BeginBackup { keep_ms: 1 },
         Q::ReleaseBackup { commit: 1 },

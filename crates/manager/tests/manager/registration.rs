@@ -4,7 +4,9 @@ use crate::harness::Pool;
 use stdchk_manager::core::Asker;
 use stdchk_model::limits::{BENEFACTORS_OF_MEMBER_MAX, CAUSE_BYTES_MAX};
 use stdchk_model::message::handshake::MemberId;
-use stdchk_model::message::manager::{BenefactorSecret, BenefactorState, ManagerReply, ManagerRequest, Term};
+use stdchk_model::message::manager::{
+    BenefactorSecret, BenefactorState, Era, ManagerReply, ManagerRequest, Term,
+};
 use stdchk_model::{BenefactorId, ErrorCode, Incarnation};
 
 const OTHER: BenefactorSecret = BenefactorSecret([0xbb; 32]);
@@ -135,7 +137,7 @@ fn numbers_do_not_end_with_the_number_of_benefactors_that_there_may_be() {
     };
     // The store is an older copy: they have numbers that it doesn't know.
     for id in [60_000, 120_000, 180_000] {
-        pool.terms.insert(id, Term { number: 1, start: 1 });
+        pool.terms.insert(id, Term { era: Era::FIRST, number: 1, start: 1 });
         register(&mut pool, id).unwrap();
     }
     assert_eq!(pool.register(None), BenefactorId(180_001));

@@ -1,7 +1,7 @@
 //! A manager's term is above all that its store and its benefactors know, durably, before it answers a registration.
 
 use crate::harness::Pool;
-use stdchk_model::message::manager::{FileKind, ManagerRequest, Term};
+use stdchk_model::message::manager::{Era, FileKind, ManagerRequest, Term};
 use stdchk_model::{BenefactorId, ErrorCode, Ino};
 
 fn told(pool: &Pool) -> Term {
@@ -26,7 +26,7 @@ fn every_start_has_a_greater_term() {
 #[test]
 fn a_manager_whose_benefactor_knows_a_greater_term_takes_one_above_it_for_ever() {
     let mut pool = Pool::with_benefactors(1);
-    let greater = Term { number: 1000, start: 7 };
+    let greater = Term { era: Era::FIRST, number: 1000, start: 7 };
     pool.terms.insert(0, greater);
     pool.register(Some(0));
     assert_eq!(told(&pool).number, 1001);
@@ -70,5 +70,34 @@ fn while_set_back_the_term_stays_and_once_that_is_accepted_it_is_above_all_that_
         "it registers anew, and learns the term"
     );
     pool.register(Some(0));
-    assert!(told(&pool).number > greatest.number);
+    assert!(told(&pool) > greatest, "it is of a later era");
+}
+
+#[test]
+fn a_benefactor_that_knows_another_state_sets_the_manager_back_and_once_that_is_accepted_its_era_is_later() {
+    let mut pool = Pool::with_benefactors(2);
+    let own = told(&pool);
+    assert_eq!(own.era, Era::FIRST);
+    // It was moved, and is led from elsewhere.
+    let other = Term { era: Era { number: 3, id: 9 }, number: 1, start: 5 };
+    pool.terms.insert(0, other);
+    pool.register(Some(0));
+    assert_eq!(told(&pool), other, "it obeys the other one");
+    assert_eq!(pool.status().set_back, [BenefactorId(0)]);
+    let make = ManagerRequest::SetManagers(vec!["a:1".to_owned()]);
+    assert_eq!(pool.ask(make.clone()).unwrap_err().code, ErrorCode::Denied);
+    pool.ask(ManagerRequest::AcceptOlderStore).unwrap();
+    pool.register(Some(0));
+    assert_eq!(told(&pool).era.number, 4);
+    assert!(pool.status().set_back.is_empty());
+    pool.ask(make).unwrap();
+    let era = told(&pool).era;
+    pool.restart();
+    pool.terms.clear();
+    pool.register(Some(0));
+    assert_eq!(told(&pool).era, era, "that is durable");
+    // The same number, and another way.
+    pool.terms.insert(0, Term { era: Era { id: era.id ^ 1, ..era }, ..other });
+    pool.register(Some(0));
+    assert_eq!(pool.status().set_back, [BenefactorId(0)]);
 }

@@ -341,6 +341,9 @@ pub enum Command {
     /// ([`Decoded`], [`Seen`]), or that too few blocks could be had ([`FailedCopy`] without a destination).
     #[n(9)]
     Check(#[n(0)] Check),
+    /// Where the pool's managers serve from now on, `host:port`.
+    #[n(10)]
+    Managers(#[n(0)] Vec<String>),
 }
 
 /// What is left to do for a benefactor whose machine is said to go soon.

@@ -11,6 +11,7 @@ use minicbor::{Decode, Encode};
 use crate::cbor;
 use crate::id::PoolId;
 use crate::maker::Maker;
+use crate::message::manager::Era;
 use crate::user::User;
 
 /// Version of the protocol that this code speaks.
@@ -101,6 +102,12 @@ pub struct Welcome {
     /// The pool that it serves.
     #[n(1)]
     pub pool: PoolId,
+    /// Of a manager: where the pool's managers serve, `host:port`; none: nobody has said.
+    #[n(2)]
+    pub managers: Vec<String>,
+    /// Of a manager: that of the state that it has.
+    #[n(3)]
+    pub era: Option<Era>,
 }
 
 /// Which of the tokens that were given out.

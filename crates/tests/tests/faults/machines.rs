@@ -331,6 +331,8 @@ fn a_manager_whose_machine_lost_all_its_disks_is_made_anew_and_who_was_shut_out_
 fn the_page_on_several_machines_works_as_written() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/MACHINES.md");
     let page = fs::read_to_string(page).unwrap();
+    // That part runs with etcd, in the tests of managers that stand by.
+    let (page, _) = page.split_once("\n## From one manager to three\n").unwrap();
     let lines: Vec<(usize, &str)> = page
         .lines()
         .filter_map(|line| line.split_once("$ "))

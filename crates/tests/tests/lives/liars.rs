@@ -2,7 +2,7 @@
 //! before, and nobody else is stopped (I4, I7).
 
 use stdchk_model::Signed;
-use stdchk_model::message::manager::{ManagerReply, ManagerRequest, Moment, Term};
+use stdchk_model::message::manager::{Era, ManagerReply, ManagerRequest, Moment, Term};
 
 use super::manager::KEY;
 use super::plant::Plant;
@@ -17,7 +17,7 @@ impl World {
         self.disconnect(node);
         let other = self.nodes[(node + 1) % self.nodes.len()].id.unwrap_or(id);
         let moment = Moment { start: self.next(), commit: 1 << 40 };
-        let term = Term { number: 1 << 40, start: self.next() };
+        let term = Term { era: Era::FIRST, number: 1 << 40, start: self.next() };
         let ManagerRequest::Register { mut registration, secret: Some(secret), .. } =
             self.nodes[node].registration()
         else {

@@ -150,7 +150,7 @@ impl World {
                 Command::SendInventory if self.plant == Plant::PhantomsAreKept => {}
                 Command::SendInventory => self.nodes[node].begin_inventory(),
                 // Copies go another way here, and pools are small.
-                Command::Revoke(_) | Command::Permits(_) | Command::BeatEvery(_) => {}
+                Command::Revoke(_) | Command::Permits(_) | Command::BeatEvery(_) | Command::Managers(_) => {}
                 Command::Goes(left_to_do) => self.nodes[node].is_told(left_to_do),
                 Command::Forgotten => self.left(node),
                 Command::Remember(moment) => self.nodes[node].told(Some(moment), true),

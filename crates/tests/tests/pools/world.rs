@@ -280,6 +280,7 @@ impl World {
             read_cache_bytes: 4 << 20,
             patience: PATIENCE,
             protocol: client.protocol,
+            or_older: false,
         };
         let spool = client.protocol.is_some_and(|protocol| protocol != Protocol::Sw).then_some(spool);
         let (connected, log) = (Arc::clone(&client.connected), self.log.clone());

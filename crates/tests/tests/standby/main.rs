@@ -5,7 +5,10 @@
 
 mod ends;
 mod machines;
+mod moves;
+mod named;
 mod pairs;
+mod second;
 mod shared;
 
 use std::time::{Duration, Instant};

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde::Serialize;
-use stdchk_manager::AUTHORITY;
 use stdchk_manager::backup::check;
 use stdchk_manager::journal::Sealer;
 use stdchk_manager::recover::{Agreed, Vouched, agree, read, rebuild};
+use stdchk_manager::{AUTHORITY, moved_to};
 use stdchk_model::message::handshake::Role;
 use stdchk_model::{BenefactorId, PoolId};
 use stdchk_net::transport::socket_of;
@@ -294,6 +294,13 @@ impl Place {
                 "there is nothing to recover",
             ));
         }
+        if let Some(place) = moved_to(&manager).about(manager.display())? {
+            return Err(CommandError::usage(
+                manager.display(),
+                format_args!("nothing is lost here: the pool's state was moved into {place}"),
+                "`stdchk up` starts the manager with it; if that etcd is lost for good, move this folder away first, and keep it",
+            ));
+        }
         if fs::symlink_metadata(&manager).is_ok() {
             let next =
                 "move it away first, and keep it: what it holds may be newer than what benefactors keep";
@@ -386,8 +393,10 @@ impl Place {
             copy_authority(authority, &new.join(AUTHORITY))?;
         }
         let counts = check(&new, self.pool).map_err(store_failed)?;
-        if self.home.record()?.is_none() {
-            self.home.write_record(&self.record)?;
+        // What is made anew is on this disk.
+        let record = PoolRecord { store: None, ..self.record.clone() };
+        if self.home.record()?.as_ref() != Some(&record) {
+            self.home.write_record(&record)?;
         }
         give_name(&new, &self.manager)?;
         begun.0 = None;
@@ -450,7 +459,7 @@ fn pool_of_benefactors(home: &Home, record: &PoolRecord) -> Outcome<PoolId> {
 }
 
 /// Copies the authority with the members that it knows, and who of them is shut out.
-fn copy_authority(from: &Path, to: &Path) -> Outcome {
+pub fn copy_authority(from: &Path, to: &Path) -> Outcome {
     fs::DirBuilder::new().mode(0o700).create(to).about(to.display())?;
     for entry in fs::read_dir(from).about(from.display())? {
         let entry = entry.about(from.display())?;

@@ -18,9 +18,9 @@ pub use chunk::{ChunkLocations, Location, StoredBlock};
 pub use namespace::{Attr, Change, DirEntry, Existing, FileKind};
 pub use placement::{Pace, PlacedHost, Placement, Sent};
 pub use pool::{
-    BenefactorInfo, BenefactorSecret, BenefactorState, BrokenEncodings, CollectionStopped, DiskFailure,
-    ExposedSet, HeldBack, KeeperInfo, KeptBase, ManagerInfo, MemberInfo, MemorySpace, Moment, PoolStatus,
-    RegisteredBackup, Registration, Space, Term, Twin,
+    Alone, BenefactorInfo, BenefactorSecret, BenefactorState, BrokenEncodings, CollectionStopped,
+    DiskFailure, Era, EtcdInfo, EtcdTrouble, ExposedSet, HeldBack, KeeperInfo, KeptBase, ManagerInfo,
+    MemberInfo, MemorySpace, Moment, PoolStatus, RegisteredBackup, Registration, Space, Term, Twin,
 };
 pub use reply::ManagerReply;
 pub use request::ManagerRequest;

@@ -238,15 +238,71 @@ pub struct Moment {
     pub commit: u64,
 }
 
+/// A way that the pool's state has gone. It begins a new one when it moves into etcd, when it is made anew of what benefactors keep, and when an
+/// older copy is accepted. Whoever has heard of a later one, or of another one, takes no manager of this one for the pool's.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Encode, Decode)]
+pub struct Era {
+    /// How many there were before.
+    #[n(0)]
+    pub number: u64,
+    /// Random, but for the first.
+    #[n(1)]
+    pub id: u64,
+}
+
+impl Era {
+    /// That of a new pool.
+    pub const FIRST: Self = Self { number: 0, id: 0 };
+}
+
 /// Who leads a pool: of two managers, the one with the greater term came later, and benefactors obey no order of the other one any more.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Encode, Decode)]
 pub struct Term {
+    /// Of the state that the manager has.
+    #[n(2)]
+    pub era: Era,
     /// Rises durably before a manager answers anybody, and whenever a benefactor knows of a greater one.
     #[n(0)]
     pub number: u64,
     /// Identity of the manager's start, as in [`Moment`]: no two managers have the same term.
     #[n(1)]
     pub start: u64,
+}
+
+/// The etcd in which the managers keep the pool's state.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct EtcdInfo {
+    /// Its members, as the manager that leads reaches them, `host:port`.
+    #[n(0)]
+    pub members: Vec<String>,
+    /// Why it is of no use, or soon won't be, if that is so.
+    #[n(1)]
+    pub trouble: Option<EtcdTrouble>,
+    /// No other manager stands by any more, though one did.
+    #[n(2)]
+    pub alone: Option<Alone>,
+}
+
+/// Something is wrong with etcd.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct EtcdTrouble {
+    /// For how long, milliseconds.
+    #[n(0)]
+    pub for_ms: u64,
+    /// What, for people.
+    #[n(1)]
+    pub cause: String,
+}
+
+/// A manager leads, and no other one stands by any more.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct Alone {
+    /// For how long, milliseconds.
+    #[n(0)]
+    pub for_ms: u64,
+    /// The managers that stood by last.
+    #[n(1)]
+    pub before: Vec<ManagerInfo>,
 }
 
 /// Space and counts of the pool.
@@ -351,7 +407,7 @@ pub struct PoolStatus {
     /// Live chunks of which no replica is on-line, and which a benefactor that is away has or may have.
     #[n(23)]
     pub chunks_away: u64,
-    /// The disk on which the manager keeps its store is full: nothing new can be written.
+    /// The disk on which the manager keeps its store is full, or the etcd in which it does: nothing new can be written.
     #[n(24)]
     pub store_is_full: bool,
     /// The benefactors that keep the manager's store as well.
@@ -379,6 +435,9 @@ pub struct PoolStatus {
     /// Versions that are kept for files in spools, the oldest first, at most [`crate::limits::LIST_ENTRIES_MAX`].
     #[n(32)]
     pub kept_bases: Vec<KeptBase>,
+    /// The etcd in which the state is; `None`: it is on the manager's disk.
+    #[n(33)]
+    pub etcd: Option<EtcdInfo>,
 }
 
 /// What is kept though no version refers to it, for states that somebody may return to.

@@ -209,4 +209,7 @@ pub enum ManagerReply {
     /// Pieces of the journal, in order.
     #[n(23)]
     Journal(#[n(0)] Vec<Piece>),
+    /// Where the pool's managers serve, `host:port`; none: nobody has said.
+    #[n(30)]
+    Managers(#[n(0)] Vec<String>),
 }

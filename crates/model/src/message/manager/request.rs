@@ -301,6 +301,12 @@ pub enum ManagerRequest {
         #[n(1)]
         interrupted: bool,
     },
+    /// Where the pool's managers serve. Answered by `Managers`.
+    #[n(75)]
+    Managers,
+    /// Sets where the pool's managers serve, `host:port`: all members learn it. Answered by `Done`.
+    #[n(76)]
+    SetManagers(#[n(0)] Vec<String>),
     /// A sign of life; keeps the client's sessions. Answered by `Sessions` with those that the manager knows.
     #[n(36)]
     KeepAlive(#[n(0)] ClientId),

@@ -60,13 +60,14 @@ impl Request {
             Self::Collect { .. }
             | Self::Forget { .. }
             | Self::AcceptOlderStore
+            | Self::SetManagers(_)
             | Self::Members
             | Self::Revoke { .. }
             | Self::BeginBackup { .. }
             | Self::ReleaseBackup { .. }
             | Self::ReadBackup { .. } => role == Role::Operator,
             // The owner of a disk may see how the pool is.
-            Self::Status | Self::Space | Self::Own(_) => {
+            Self::Status | Self::Space | Self::Own(_) | Self::Managers => {
                 matches!(role, Role::Client | Role::Operator | Role::Benefactor)
             }
             Self::Lookup { .. }
@@ -192,6 +193,8 @@ impl Request {
             Self::Collect { .. }
             | Self::Forget { .. }
             | Self::AcceptOlderStore
+            | Self::Managers
+            | Self::SetManagers(_)
             | Self::Members
             | Self::Revoke { .. }
             | Self::BeginBackup { .. }

@@ -1,0 +1,117 @@
+//! Whatever is wrong with etcd, or with the managers that share it, `status` names it: where etcd is, since when, and why.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use stdchk_tests::{EtcdServer, wait_until};
+
+use super::shared::{Shared, content};
+
+/// What `status` says is wrong, whether a manager leads or not, with its exit code.
+fn reasons(pool: &Shared) -> (i32, String) {
+    let outcome = pool.run(&["status", "--json"]);
+    let status: Value = serde_json::from_slice(&outcome.stdout).unwrap();
+    let reasons = status["reasons"].as_array().unwrap().iter().map(|reason| reason.as_str().unwrap());
+    (outcome.code, Vec::from_iter(reasons).join("\n"))
+}
+
+fn await_reason(pool: &Shared, code: i32, said: &[&str]) -> String {
+    let mut last = (0, String::new());
+    wait_until(&format!("status says {said:?}"), || {
+        last = reasons(pool);
+        last.0 == code && said.iter().all(|said| last.1.contains(said))
+    });
+    last.1
+}
+
+#[test]
+fn status_names_an_etcd_that_is_gone_and_the_mount_is_not_at_fault() {
+    let mut pool = Shared::start(2);
+    let mnt = pool.mount();
+    std::fs::create_dir(mnt.join("app")).unwrap();
+    pool.await_managers(2);
+    let names = pool.etcd.names();
+    assert_eq!(pool.status().unwrap()["etcd"]["members"][0], names, "it is named while all is well");
+    pool.etcd.kill();
+    let waits = format!("waits for etcd at {names}, for ");
+    let reasons = await_reason(&pool, 5, &[&waits, "s so far: etcd doesn't answer", "Connection refused"]);
+    assert!(!reasons.contains("mount"), "{reasons}");
+    // Who asks for files is told as well.
+    let told = pool.run(&["ls"]);
+    assert!(told.code == 5 && told.stderr.contains(&waits), "{told:?}");
+    pool.etcd.restart();
+    pool.await_leader();
+    pool.await_benefactors(3);
+    assert_eq!(pool.put("app/file", &content(1, 0)).code, 0);
+    assert_eq!(pool.status().unwrap()["etcd"]["trouble"], Value::Null);
+}
+
+#[test]
+fn status_names_an_etcd_that_has_lost_its_quorum() {
+    let etcd = EtcdServer::start_members(3);
+    let place = etcd.place();
+    let pool = Shared::start_at(1, etcd, place);
+    let names = pool.etcd.names();
+    pool.etcd.kill_member(0);
+    pool.etcd.kill_member(1);
+    await_reason(&pool, 5, &[&format!("waits for etcd at {names}, for "), "s so far: etcd doesn't answer"]);
+    pool.etcd.go_on();
+    pool.await_leader();
+}
+
+#[test]
+fn an_etcd_whose_room_is_used_up_is_named_and_the_pool_goes_on_by_itself_once_there_is_room() {
+    let etcd = EtcdServer::start_small(16 << 20);
+    let place = etcd.place();
+    let pool = Shared::start_at(1, etcd, place);
+    assert_eq!(pool.put("app/before", &content(1, 0)).code, 0);
+    pool.etcd.fill();
+    let names = pool.etcd.names();
+    // As long as nothing is to be committed the manager leads, and what is there can be read.
+    wait_until("status names etcd", || {
+        let (code, reasons) = reasons(&pool);
+        let leads = code == 0
+            && reasons.contains(&format!("etcd at {names}, for "))
+            && reasons.contains("nothing new can be written");
+        let waits = code == 5 && reasons.contains(&format!("waits for etcd at {names}, for "));
+        (leads || waits) && reasons.contains("etcdctl alarm disarm")
+    });
+    // What would make room in the pool is a commit, too.
+    assert_ne!(pool.run(&["rm", "app/before"]).code, 0);
+    await_reason(
+        &pool,
+        5,
+        &[&format!("waits for etcd at {names}, for "), "space exceeded", "etcdctl alarm disarm"],
+    );
+    pool.etcd.make_room();
+    pool.await_leader();
+    pool.await_benefactors(3);
+    assert_eq!(pool.put("app/after", &content(2, 0)).code, 0);
+    assert!(pool.get("app/after") == content(2, 0) && pool.get("app/before") == content(1, 0));
+}
+
+#[test]
+fn status_says_that_the_last_manager_that_stood_by_is_gone() {
+    let pool = Shared::start(2);
+    pool.await_managers(2);
+    let (leader, other) = (pool.await_leader(), 1 - pool.await_leader());
+    pool.signal(other, Signal::TERM);
+    pool.end(other);
+    let said = ["no other manager has stood by for", &format!("socket-{other}"), &pool.etcd.names()];
+    await_reason(&pool, 0, &said);
+    assert_eq!(pool.status().unwrap()["health"], "degraded");
+    pool.start_manager(other);
+    wait_until("all is well", || pool.status().is_some_and(|status| status["health"] == "healthy"));
+    // The one that follows was not alone either.
+    pool.await_managers(2);
+    pool.kill(leader);
+    await_reason(&pool, 0, &["no other manager has stood by for", &format!("socket-{leader}")]);
+    // A manager alone that is started again never had another one.
+    pool.signal(other, Signal::TERM);
+    pool.end(other);
+    std::thread::sleep(Duration::from_secs(1));
+    pool.start_manager(other);
+    pool.await_leader();
+    wait_until("all is well", || pool.status().is_some_and(|status| status["health"] == "healthy"));
+}
