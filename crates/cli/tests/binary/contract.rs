@@ -124,8 +124,8 @@ fn what_is_not_there_and_what_can_not_be_reached_have_their_own_codes() {
     pool.fails(&["get", "app/x@9"], 4, &["app/x@9"]);
     pool.fails(&["put", "/no/such/file", "app/"], 4, &["/no/such/file"]);
     pool.fails(&["restore", "app", "--set", "3", "-o", "r"], 4, &["timestep 3"]);
-    let elsewhere = ["status", "--manager", "127.0.0.1:1", "--json"];
-    let status = pool.fails(&elsewhere, 5, &["127.0.0.1:1"]);
+    let elsewhere = ["status", "--manager", "unix:/no/socket", "--json"];
+    let status = pool.fails(&elsewhere, 5, &["unix:/no/socket"]);
     assert_eq!(status.json()["health"], "down");
     pool.fails(&["ls", "--data", "/no/pool/here"], 4, &["/no/pool/here", "stdchk up"]);
 }

@@ -29,7 +29,7 @@ fn in_pool(pool: &Pool, arguments: &[&str], code: i32, words: &[&str]) {
 fn a_pool_that_is_not_there_not_running_or_elsewhere() {
     let pool = Pool::up(1, &[]);
     in_pool(&pool, &["ls", "--data", "/no/pool"], 4, &["/no/pool", "no local pool", "stdchk up"]);
-    in_pool(&pool, &["ls", "--manager", "127.0.0.1:1"], 5, &["127.0.0.1:1", "keys", "join the pool"]);
+    in_pool(&pool, &["ls", "--manager", "127.0.0.1:1"], 8, &["127.0.0.1:1", "keys", "join the pool"]);
     in_pool(&pool, &["ls", "--manager", "unix:/no/socket"], 5, &["unix:/no/socket", "check the address"]);
     for bad in ["somewhere", "127.0.0.1", "host:http"] {
         in_pool(&pool, &["ls", "--manager", bad], 2, &[bad, "HOST:PORT", "127.0.0.1:7400"]);

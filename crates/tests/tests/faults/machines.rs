@@ -291,11 +291,14 @@ fn a_manager_whose_machine_lost_all_its_disks_is_made_anew_and_who_was_shut_out_
     let id = members().as_array().unwrap().iter().find(client).unwrap()["id"].as_str().unwrap().to_owned();
     machines.ok(MANAGER, &["pool", "revoke", &id]);
     let (pool, saved) = (machines.path(MANAGER, "pool"), machines.path(MANAGER, "saved"));
+    let known = pool.join("manager/authority/keepers");
+    wait_until("the keepers are written down", || {
+        let known = fs::read_to_string(&known).unwrap_or_default();
+        known.lines().count() == 3 && known.contains("1 10.77.0.3:")
+    });
     let copied =
         std::process::Command::new("cp").arg("-a").arg(pool.join("manager/authority")).arg(&saved).status();
     assert!(copied.unwrap().success());
-    let known = fs::read_to_string(saved.join("keepers")).unwrap();
-    assert!(known.lines().count() == 3 && known.contains("1 10.77.0.3:"), "{known}");
     // Two of the keepers serve elsewhere since, so that the copy leads to one alone, and what that one keeps leads to the other.
     for machine in [3, 4] {
         machines.ok(machine, &["down"]);

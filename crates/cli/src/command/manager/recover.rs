@@ -346,8 +346,9 @@ impl Place {
         let mut asked: Vec<String> = Vec::new();
         let mut ask = |address: &String, expected: Option<BenefactorId>, journals: &mut Journals| {
             let has_it = expected.is_some_and(|id| journals.has(id));
-            // Those at sockets of this machine were looked at in their folders.
-            if has_it || asked.contains(address) || socket_of(address).is_some() {
+            // Those that are found at sockets of this machine were looked at in their folders.
+            let is_here = expected.is_some() && socket_of(address).is_some();
+            if has_it || is_here || asked.contains(address) {
                 return;
             }
             asked.push(address.clone());
