@@ -14,6 +14,7 @@ mod aggregation;
 mod at_work;
 mod choose;
 mod error;
+mod holes;
 mod key;
 mod name;
 mod new_file;
@@ -30,6 +31,7 @@ pub use aggregation::{AggregatedSet, Aggregation, Aggregator, FolderSink, Named,
 pub use choose::Mode;
 pub use container::FileEntry;
 pub use error::AggregateError;
+pub use holes::tells_holes;
 pub use key::KeyRule;
 pub use name::{name_of_text, shown_byte, text_of_name};
 pub use pack::{Chains, Output, Packed, Packing, Spent, Watch, pack, pack_into};

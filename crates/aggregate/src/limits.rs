@@ -29,6 +29,10 @@ pub const RANGES_PER_BLOCK: usize = 1 << 20;
 /// Ranges of files in all blocks together: where each byte is stands in memory while a container is read, at about
 /// 100 bytes a range.
 pub const RANGES_MAX: usize = 16 << 20;
+/// Shortest hole of a file that is passed over, in bytes: shorter ones are zeros among others, which take less in a block.
+pub const HOLE_MIN: u64 = 64 << 10;
+/// Holes of all files of a set: where they are stands in the container's first section. Of more, the last are data.
+pub const HOLES_MAX: usize = 1 << 20;
 /// Smallest variable that is grouped, in bytes (mcrEngine, section VII: 100); smaller ones stay in the residue.
 pub const VARIABLE_MIN: u64 = 100;
 /// Files of a set: every file has a name in the container's first section, which is held in memory.

@@ -9,6 +9,7 @@ use stdchk_formats::{ByteOrder, DataType, Extent, Kind, Source};
 use stdchk_model::exact::{narrow, part_mut};
 
 use crate::choose::record_in;
+use crate::holes::first_behind;
 
 /// Bytes that are taken to be of one kind.
 const WINDOW: u64 = 64 << 10;
@@ -51,15 +52,22 @@ enum Look {
     Bytes,
 }
 
-/// The arrays of a file, in order; none where it can't be read.
-pub(crate) fn numbers_in(source: &dyn Source) -> Vec<Numbers> {
+/// The arrays of a file, in order; none where it can't be read. Windows in holes are zeros, and aren't read.
+pub(crate) fn numbers_in(source: &dyn Source, holes: &[Extent]) -> Vec<Numbers> {
     let size = source.size();
     let mut found: Vec<(Extent, DataType, u64)> = Vec::new();
     // Whether the last range reaches to the window that is looked at.
     let mut open = false;
-    for start in (0..size / WINDOW + 1).map(|window| window * WINDOW) {
-        let length = WINDOW.min(size - start);
-        let look = if length < SAMPLE_MIN { Some(Look::Constant) } else { look_at(source, start, length) };
+    let mut next = 0;
+    while next <= size {
+        let start = next;
+        let hole = first_behind(holes, start).filter(|hole| hole.offset <= start);
+        // To the last window that is all hole at once.
+        let length =
+            hole.map_or(0, |hole| (hole.end() - start) / WINDOW * WINDOW).max(WINDOW).min(size - start);
+        next = start + length.max(WINDOW);
+        let constant = length < SAMPLE_MIN || hole.is_some_and(|hole| hole.end() >= start + length);
+        let look = if constant { Some(Look::Constant) } else { look_at(source, start, length) };
         let Some(look) = look.filter(|_| found.len() < ARRAYS_MAX) else { return Vec::new() };
         let last = found.last_mut().filter(|_| open);
         match (look, last) {
@@ -196,7 +204,7 @@ mod tests {
     use super::*;
 
     fn found(bytes: &[u8]) -> Vec<(u64, u64, String)> {
-        let found = numbers_in(&bytes.to_vec());
+        let found = numbers_in(&bytes.to_vec(), &[]);
         found.iter().map(|one| (one.extent.offset, one.extent.length, one.data_type.to_string())).collect()
     }
 

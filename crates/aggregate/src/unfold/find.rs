@@ -227,7 +227,7 @@ fn share_of_file(mode: &Mode, plain: &Vec<u8>) -> f64 {
             .then_some((*extent, variable.data_type))
     });
     let guessed = || {
-        numbers_in(plain)
+        numbers_in(plain, &[])
             .iter()
             .map(|numbers| (numbers.extent, numbers.data_type))
             .find(|(extent, _)| most(extent))

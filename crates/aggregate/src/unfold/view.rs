@@ -11,6 +11,7 @@ use stdchk_formats::Extent;
 use stdchk_model::exact::to_usize;
 
 use super::Unfolded;
+use crate::limits::HOLE_MIN;
 
 /// Plain bytes of the last streams that are kept: comparing runs goes back and forth between them.
 const KEPT_BYTES: usize = 32 << 20;
@@ -48,6 +49,18 @@ impl UnfoldedView {
     /// Bytes of the recipes, which stand at its end.
     pub(crate) fn recipes_length(&self) -> u64 {
         self.recipes.len() as u64
+    }
+
+    /// Where holes of the file are in the unfolded file, as far as they are in no stream.
+    pub(crate) fn moved_holes(&self, holes: &[Extent]) -> Vec<Extent> {
+        let parts =
+            holes.iter().flat_map(|hole| self.unfolded.parts_of_file(*hole).map(move |part| (*hole, part)));
+        let moved = parts.filter(|(_, part)| part.stream.is_none()).map(|(hole, part)| {
+            let (start, end) = (hole.offset.max(part.file.offset), hole.end().min(part.file.end()));
+            let offset = part.unfolded.offset + (start - part.file.offset);
+            Extent { offset, length: end - start }
+        });
+        moved.filter(|hole| hole.length >= HOLE_MIN).collect()
     }
 
     /// Appends a range of the unfolded file to `buffer`.

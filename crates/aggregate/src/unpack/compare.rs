@@ -13,6 +13,7 @@ use stdchk_model::exact::to_usize;
 use super::map::BlockSlice;
 use super::{Container, slice};
 use crate::error::{AggregateError, Result};
+use crate::holes::data_within;
 use crate::limits::BUDGET_DEFAULT;
 use crate::pack::Packing;
 use crate::parallel::in_parallel;
@@ -100,6 +101,10 @@ impl Container {
         let unfolded: Vec<usize> = self.files.unfolded.keys().copied().filter(|file| wanted(*file)).collect();
         let threads = self.folding_threads(self.longest_stream(&unfolded), budget, options.threads);
         in_parallel(&unfolded, threads, |_, file| self.compare_unfolded(*file, open, options))?;
+        let sparse: Vec<usize> = self.files.holes.keys().copied().filter(|file| as_is(*file)).collect();
+        in_parallel(&sparse, self.threads(budget, options.threads), |_, file| {
+            self.compare_holes(*file, open, options)
+        })?;
         in_parallel(&work, self.threads(budget, options.threads), |_, (block, pieces)| {
             self.compare_block(*block, pieces, open)?;
             if (options.watch)(0) { Ok(()) } else { Err(AggregateError::Stopped) }
@@ -107,17 +112,38 @@ impl Container {
         Ok(())
     }
 
+    /// Compares the holes of a file with what stands there: where the file has holes as well, nothing needs to be read.
+    fn compare_holes(&self, file: usize, open: Opener<'_>, options: &Packing<'_>) -> Result<()> {
+        let source = open(file)?;
+        let name = self.files.files.get(file).map_or("?", |entry| entry.name.as_str());
+        let theirs = source.holes().map_err(AggregateError::io("look for holes in", Path::new(name)))?;
+        let ours = self.files.holes_of(file).iter();
+        ours.flat_map(|hole| data_within(*hole, &theirs))
+            .try_for_each(|range| self.compare_range(file, &*source, range, options))
+    }
+
     /// Compares a file that blocks hold unfolded with what it is when it is folded.
     fn compare_unfolded(&self, file: usize, open: Opener<'_>, options: &Packing<'_>) -> Result<()> {
+        let source = open(file)?;
+        let length = self.files.files.get(file).map_or(0, |entry| entry.size);
+        self.compare_range(file, &*source, Extent { offset: 0, length }, options)
+    }
+
+    /// Compares a range of a file with what is read of it.
+    fn compare_range(
+        &self,
+        file: usize,
+        source: &dyn Source,
+        range: Extent,
+        options: &Packing<'_>,
+    ) -> Result<()> {
         /// Bytes that are compared at once.
         const STEP: u64 = 1 << 20;
-        let source = open(file)?;
-        let entry = self.files.files.get(file);
-        let (name, size) = entry.map_or(("?", 0), |entry| (entry.name.as_str(), entry.size));
+        let name = self.files.files.get(file).map_or("?", |entry| entry.name.as_str());
         let changed = || AggregateError::Changed { path: name.into() };
-        let (mut raw, mut ours, mut offset) = (Vec::new(), Vec::new(), 0);
-        while offset < size {
-            let length = STEP.min(size - offset);
+        let (mut raw, mut ours, mut offset) = (Vec::new(), Vec::new(), range.offset);
+        while offset < range.end() {
+            let length = STEP.min(range.end() - offset);
             ours.clear();
             self.read(file, Extent { offset, length }, &mut ours)?;
             raw.resize(to_usize(length), 0);

@@ -140,8 +140,13 @@ impl Container {
         self.files.unfolded.contains_key(&file)
     }
 
-    /// Bytes that blocks hold of a file.
+    /// Bytes of what the container has of a file.
     pub(super) fn held_bytes(&self, file: usize) -> u64 {
         self.files.held_bytes(file, part(&self.files.files, file))
+    }
+
+    /// Bytes that blocks hold of it.
+    pub(super) fn data_bytes(&self, file: usize) -> u64 {
+        self.files.data_bytes(file, part(&self.files.files, file))
     }
 }

@@ -20,6 +20,7 @@ use crate::at_work::AtWork;
 use crate::codec::scratch;
 use crate::container::{FileEntry, Owner};
 use crate::error::{AggregateError, Result};
+use crate::holes::data_within;
 use crate::limits::{BUDGET_DEFAULT, BUDGET_MIN, BUFFERS_PER_BLOCK, OPEN_MAX, RECIPES_MAX};
 use crate::name::name_of_text;
 use crate::new_file::{NewFile, become_as, folder_of, sync_folder};
@@ -70,8 +71,9 @@ struct Target<'container> {
     /// Position in the container.
     file: usize,
     entry: &'container FileEntry,
-    /// Bytes that blocks hold of it, and whether these are its unfolded form.
+    /// Bytes of what the container has of it, those of them that blocks hold, and whether it is the unfolded form.
     held_bytes: u64,
+    data_bytes: u64,
     is_unfolded: bool,
     owner: Option<Owner>,
     path: PathBuf,
@@ -154,8 +156,8 @@ impl Container {
             ..=OPEN_MAX => Assembly::OpenFiles,
             _ => Assembly::ClosedFiles,
         };
-        for target in targets.iter().filter(|target| target.held_bytes == 0) {
-            target.take(&[], &[], Assembly::Memory)?;
+        for target in targets.iter().filter(|target| target.data_bytes == 0) {
+            target.take(&[], &[], if target.held_bytes == 0 { Assembly::Memory } else { assembly })?;
         }
         let deliveries: Vec<_> = self.deliveries(&targets).into_iter().collect();
         in_parallel(&deliveries, self.threads(budget, options.threads), |_, (block, deliveries)| {
@@ -189,10 +191,11 @@ impl Container {
                 return Err(AggregateError::Invalid(format!("two files are called '{}'", entry.name)));
             }
             let (held_bytes, is_unfolded) = (self.held_bytes(file), self.is_unfolded(file));
-            let state = if covers(map, held_bytes) { State::Waiting } else { State::Damaged };
+            let data_bytes = self.data_bytes(file);
+            let state = if covers(map, data_bytes) { State::Waiting } else { State::Damaged };
             let owner = self.files.owners.get(&file).copied();
             let state = Mutex::new(state);
-            targets.push(Target { file, entry, held_bytes, is_unfolded, owner, path, state });
+            targets.push(Target { file, entry, held_bytes, data_bytes, is_unfolded, owner, path, state });
         }
         fs::create_dir_all(folder).map_err(AggregateError::io("create", folder))?;
         let folders: HashSet<&Path> = targets.iter().map(Target::folder).collect();
@@ -274,13 +277,16 @@ impl Container {
     ) -> Result<bool> {
         let mut bytes = scratch::empty(to_usize(part.unfolded.length.min(WRITTEN_AT_ONCE)));
         let Some(number) = part.stream else {
-            let mut done = 0;
-            while done < part.file.length {
-                let length = WRITTEN_AT_ONCE.min(part.file.length - done);
-                bytes.clear();
-                arrived.append(Extent { offset: part.unfolded.offset + done, length }, &mut bytes)?;
-                folded.write_around_zeros(&bytes, part.file.offset + done)?;
-                done += length;
+            for data in data_within(part.unfolded, self.files.holes_of(file)) {
+                let mut done = 0;
+                while done < data.length {
+                    let length = WRITTEN_AT_ONCE.min(data.length - done);
+                    bytes.clear();
+                    arrived.append(Extent { offset: data.offset + done, length }, &mut bytes)?;
+                    let at = part.file.offset + (data.offset - part.unfolded.offset) + done;
+                    folded.write_around_zeros(&bytes, at)?;
+                    done += length;
+                }
             }
             scratch::give_back(bytes);
             return Ok(true);
@@ -328,7 +334,7 @@ impl Container {
                 None => target.end(State::Damaged),
             }
             let arrived = pieces.iter().map(|piece| piece.file.length).sum();
-            if !watch(scaled(arrived, target.entry.size, target.held_bytes)) {
+            if !watch(scaled(arrived, target.entry.size, target.data_bytes)) {
                 return Err(AggregateError::Stopped);
             }
         }
@@ -487,13 +493,16 @@ impl Target<'_> {
     fn begin(&self, assembly: Assembly) -> Result<State> {
         let size = self.held_bytes;
         if matches!(assembly, Assembly::Memory) {
-            return Ok(State::Memory(scratch::filled(to_usize(size)), size));
+            // Holes get no bytes, and are zeros.
+            let has_holes = self.data_bytes < size;
+            let bytes = if has_holes { vec![0; to_usize(size)] } else { scratch::filled(to_usize(size)) };
+            return Ok(State::Memory(bytes, self.data_bytes));
         }
         let mut file = NewFile::start(&self.path, PRIVATE)?;
         if matches!(assembly, Assembly::ClosedFiles) {
             file.close();
         }
-        Ok(State::Disk(file, size))
+        Ok(State::Disk(file, self.data_bytes))
     }
 
     /// Ends the writing of a whole file. A small one is made durable together with others.
