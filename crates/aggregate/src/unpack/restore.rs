@@ -20,14 +20,13 @@ use crate::at_work::AtWork;
 use crate::codec::scratch;
 use crate::container::{FileEntry, Owner};
 use crate::error::{AggregateError, Result};
-use crate::holes::data_within;
 use crate::limits::{BUDGET_DEFAULT, BUDGET_MIN, BUFFERS_PER_BLOCK, OPEN_MAX, RECIPES_MAX};
 use crate::name::name_of_text;
 use crate::new_file::{NewFile, become_as, folder_of, sync_folder};
 use crate::pack::Watch;
 use crate::parallel::in_parallel;
 use crate::source::scaled;
-use crate::unfold::{Part, Unfolded};
+use crate::unfold::{Unfolded, Unit};
 
 /// How to unpack.
 pub struct Unpacking<'a> {
@@ -252,10 +251,14 @@ impl Container {
     fn fold(&self, target: &Target<'_>, foldable: &Foldable, threads: usize, watch: Watch<'_>) -> Result<()> {
         let Foldable { arrived, recipes } = foldable;
         let folded = NewFile::start(&target.path, PRIVATE)?;
-        let parts: Vec<Part> =
-            recipes.parts_of_file(Extent { offset: 0, length: target.entry.size }).collect();
-        let made = in_parallel(&parts, threads, |_, part| {
-            let made = self.write_part(target.file, recipes, part, arrived, &folded)?;
+        let units: Vec<Unit> = recipes.units().collect();
+        let read = |range, buffer: &mut Vec<u8>| arrived.append(range, buffer);
+        let made = in_parallel(&units, threads, |_, unit| {
+            let mut write = |offset, bytes: &[u8]| folded.write_around_zeros(bytes, offset);
+            let made = match self.fold_unit(target.file, recipes, unit, &read, &mut write) {
+                Err(AggregateError::Damaged { .. }) => false,
+                other => other.map(|()| true)?,
+            };
             if watch(0) { Ok(made) } else { Err(AggregateError::Stopped) }
         })?;
         if made.contains(&false) {
@@ -264,39 +267,6 @@ impl Container {
         let written = target.written(folded)?;
         target.end(written);
         Ok(())
-    }
-
-    /// Writes a part of a file that arrived unfolded; says whether it is made again.
-    fn write_part(
-        &self,
-        file: usize,
-        recipes: &Unfolded,
-        part: &Part,
-        arrived: &Arrived,
-        folded: &NewFile,
-    ) -> Result<bool> {
-        let mut bytes = scratch::empty(to_usize(part.unfolded.length.min(WRITTEN_AT_ONCE)));
-        let Some(number) = part.stream else {
-            for data in data_within(part.unfolded, self.files.holes_of(file)) {
-                let mut done = 0;
-                while done < data.length {
-                    let length = WRITTEN_AT_ONCE.min(data.length - done);
-                    bytes.clear();
-                    arrived.append(Extent { offset: data.offset + done, length }, &mut bytes)?;
-                    let at = part.file.offset + (data.offset - part.unfolded.offset) + done;
-                    folded.write_around_zeros(&bytes, at)?;
-                    done += length;
-                }
-            }
-            scratch::give_back(bytes);
-            return Ok(true);
-        };
-        arrived.append(part.unfolded, &mut bytes)?;
-        let Some(stream) = recipes.streams.get(number) else { return Ok(false) };
-        let Ok(stored) = self.folded(file, stream, &bytes) else { return Ok(false) };
-        scratch::give_back(bytes);
-        folded.write_at(&stored, part.file.offset)?;
-        Ok(true)
     }
 
     /// For every block that is needed, the pieces that it delivers, file by file.
@@ -521,9 +491,6 @@ impl Target<'_> {
 
 /// Longest file, in bytes, that is made durable together with others: a longer one takes the disk longer than the wait for it.
 const SMALL_MAX: u64 = 1 << 20;
-
-/// Bytes of a folded file that are written at once, where they are the same in both forms.
-const WRITTEN_AT_ONCE: u64 = 1 << 20;
 
 /// Permissions of a file until it gets its own.
 const PRIVATE: u32 = 0o600;
