@@ -38,4 +38,6 @@ pub use pack::{Chains, Output, Packed, Packing, Spent, Watch, pack, pack_into};
 pub use parallel::in_parallel;
 pub use plan::{MergeScheme, PlanOptions};
 pub use source::{Input, Inputs, SetFile, inputs_of};
+#[doc(hidden)]
+pub use unfold::try_chunk;
 pub use unpack::{BaseSet, BlockCache, Container, ListedFile, ListedVariable, Unpacked, Unpacking};

@@ -7,7 +7,10 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::AtomicU32;
 
-use stdchk_formats::{Chunks, DataType, Extent, Filtered, Format, Parsed, Source, Storage, Variable, parse};
+use stdchk_formats::{
+    Chunks, DESCRIPTION_MAX, DataType, Extent, Filtered, Format, Parsed, Source, Storage, Variable,
+    ZarrArray, parse, zarr_folder,
+};
 use stdchk_model::exact::{part, part_mut, to_usize};
 
 use super::filters::{GZIP_TAIL, gzip_head};
@@ -59,6 +62,8 @@ struct Candidate {
     plain_length: Option<u64>,
     /// Where each lies in an array, if they are chunks of one.
     chunks: Option<GridOfChunks>,
+    /// What the plain bytes of the file are, if it is a chunk of Zarr.
+    typed: Option<Variable>,
 }
 
 /// Chunks of an array.
@@ -75,17 +80,37 @@ impl GridOfChunks {
         Grid { element: self.element, chunk: &self.chunk, shape: &self.shape }
     }
 
+    /// A chunk as a box of its own; none where it reaches to no edge of the array.
+    fn alone(&self, number: usize) -> Option<TileBox> {
+        let lengths = self.lengths(number);
+        if lengths == self.chunk {
+            return None;
+        }
+        TileBox::new(self.element, self.chunk.clone(), lengths, false, vec![0])
+    }
+
+    /// Elements of a chunk in each dimension, as far as they lie in the array.
+    fn lengths(&self, number: usize) -> Vec<u64> {
+        let Some(origin) = self.origins.get(number) else { return self.chunk.clone() };
+        let lengths = origin.iter().zip(&self.chunk).zip(&self.shape);
+        lengths.map(|((origin, chunk), shape)| *chunk.min(&shape.saturating_sub(*origin))).collect()
+    }
+
     /// Whether all that a chunk holds beyond the array is zero.
     fn is_zero_beyond(&self, number: usize, plain: &[u8]) -> bool {
-        let Some(origin) = self.origins.get(number) else { return true };
-        let lengths = origin.iter().zip(&self.chunk).zip(&self.shape);
-        let lengths: Vec<u64> =
-            lengths.map(|((origin, chunk), shape)| *chunk.min(&shape.saturating_sub(*origin))).collect();
-        if lengths == self.chunk {
-            return true;
-        }
-        let alone = TileBox::new(self.element, self.chunk.clone(), lengths, false, vec![0]);
-        alone.is_some_and(|alone| alone.is_zero_beyond(0, plain))
+        self.alone(number).is_none_or(|alone| alone.is_zero_beyond(0, plain))
+    }
+
+    /// What of a chunk lies in the array, and its shape.
+    fn inside(&self, number: usize, plain: Vec<u8>) -> (Vec<u8>, Shape) {
+        let known = plain.len() as u64
+            == self.chunk.iter().fold(self.element, |all, length| all.saturating_mul(*length));
+        let Some(alone) = self.alone(number).filter(|_| known) else {
+            return (plain, Shape(self.chunk.clone()));
+        };
+        let mut body = vec![0; to_usize(alone.bytes())];
+        alone.put(&mut body, 0, &plain);
+        (body, Shape(self.lengths(number)))
     }
 }
 
@@ -103,8 +128,12 @@ impl Candidate {
 /// Unfolds what is worth it: the files show their unfolded form from now on, and `parsed` says what is in it.
 pub(crate) fn unfold(files: &mut [Member], parsed: &mut [Parsed], options: &Unfolding<'_>) -> Result<()> {
     let mut candidates = Vec::new();
+    let zarr = arrays_of_zarr(files)?;
     for (number, (file, parsed)) in files.iter().zip(parsed.iter()).enumerate() {
-        candidates.extend(candidates_of(number, file, parsed)?);
+        match zarr_of(number, file, parsed, &zarr) {
+            Some(chunk) => candidates.push(chunk),
+            None => candidates.extend(candidates_of(number, file, parsed)?),
+        }
     }
     let files_now = &*files;
     let longest = candidates.iter().map(Candidate::plain_guess).fold(1, u64::max);
@@ -116,10 +145,19 @@ pub(crate) fn unfold(files: &mut [Member], parsed: &mut [Parsed], options: &Unfo
         goes_on()?;
         let members: Vec<&Candidate> =
             group.iter().filter_map(|position| candidates.get(*position)).collect();
-        is_worth(&members, files_now, parsed, options.mode)
+        if is_worth(&members, files_now, parsed, options.mode)? {
+            return Ok(group.clone());
+        }
+        // Of those that are not worth it together, some are: most of an array may be constant in some ranks.
+        let mut worth = Vec::new();
+        for (position, member) in group.iter().zip(members).filter(|_| group.len() > 1) {
+            if is_worth(&[member], files_now, parsed, options.mode)? {
+                worth.push(*position);
+            }
+        }
+        Ok::<_, AggregateError>(worth)
     })?;
-    let chosen: HashSet<usize> =
-        groups.into_iter().zip(verdicts).filter(|(_, worth)| *worth).flat_map(|(group, _)| group).collect();
+    let chosen: HashSet<usize> = verdicts.into_iter().flatten().collect();
     let candidates = candidates.into_iter().enumerate();
     let chosen: Vec<Candidate> = candidates
         .filter(|(position, _)| chosen.contains(position))
@@ -158,6 +196,7 @@ struct Made {
 struct Found {
     streams: Vec<Stream>,
     arrays: Vec<Array>,
+    typed: Option<Variable>,
 }
 
 /// The chunks of a variable that are put together.
@@ -178,6 +217,7 @@ impl Found {
             self.arrays.extend(array_of(variable, chunks, &candidate.streams, &made, box_bytes));
         }
         self.streams.extend(made.into_iter().flatten().map(|made| made.stream));
+        self.typed = candidate.typed;
     }
 
     /// The boxes of all arrays; streams are in order of their place.
@@ -253,14 +293,20 @@ fn show_unfolded(
     }
     found.streams.sort_by_key(|stream| stream.stored);
     let Some(boxes) = found.boxes(parsed) else { return };
-    let Found { streams, arrays } = found;
+    let Found { streams, arrays, typed } = found;
     let Some(unfolded) = Unfolded::new(file.entry.size, streams, boxes) else { return };
     let view = UnfoldedView::new(number, unfolded.clone(), last);
     if view.recipes_length() > RECIPES_MAX {
         return;
     }
     file.show_unfolded(view);
-    *parsed = moved(parsed, &unfolded, &arrays, file);
+    *parsed = match (typed, unfolded.plain(0)) {
+        (Some(variable), Some(plain)) => {
+            let variables = vec![Variable { extents: vec![plain], ..variable }];
+            Parsed { variables, size: Source::size(&*file), ..parsed.clone() }
+        }
+        _ => moved(parsed, &unfolded, &arrays, file),
+    };
 }
 
 /// The compressed parts of a file that can be undone.
@@ -278,12 +324,26 @@ fn candidates_of(number: usize, file: &Member, parsed: &Parsed) -> Result<Vec<Ca
                 let (chunk, shape) = (filtered.chunks.shape.clone(), variable.shape.clone());
                 let element = u64::from(variable.data_type.size);
                 let chunks = Some(GridOfChunks { element, chunk, shape, origins });
-                Some(Candidate { file: number, variable: variable_number, streams, plain_length, chunks })
+                Some(Candidate {
+                    file: number,
+                    variable: variable_number,
+                    streams,
+                    plain_length,
+                    chunks,
+                    typed: None,
+                })
             }
             Storage::DeflatedNpy => {
                 let streams = variable.extents.iter().map(|extent| (*extent, Coding::deflated())).collect();
                 let (plain_length, chunks) = (None, None);
-                Some(Candidate { file: number, variable: variable_number, streams, plain_length, chunks })
+                Some(Candidate {
+                    file: number,
+                    variable: variable_number,
+                    streams,
+                    plain_length,
+                    chunks,
+                    typed: None,
+                })
             }
             _ => None,
         }
@@ -306,6 +366,55 @@ fn chunk_bytes(variable: &Variable, chunks: &Chunks) -> Option<u64> {
     chunks.bytes(variable.data_type).filter(|bytes| (1..=STREAM_MAX).contains(bytes))
 }
 
+/// The arrays of Zarr in a set, by their folders.
+fn arrays_of_zarr(files: &[Member]) -> Result<HashMap<String, ZarrArray>> {
+    let mut arrays = HashMap::new();
+    for file in files {
+        let size = file.entry.size;
+        let Some(folder) = zarr_folder(&file.entry.name).filter(|_| size <= DESCRIPTION_MAX) else {
+            continue;
+        };
+        let description = stored_of(file, Extent { offset: 0, length: size })?;
+        if let Some(array) = ZarrArray::described(&description) {
+            arrays.insert(folder.to_owned(), array);
+        }
+    }
+    Ok(arrays)
+}
+
+/// A file that is a chunk of an array of Zarr, in the folder of the array or below it.
+fn zarr_of(
+    number: usize,
+    file: &Member,
+    parsed: &Parsed,
+    arrays: &HashMap<String, ZarrArray>,
+) -> Option<Candidate> {
+    let (name, size) = (file.entry.name.as_str(), file.entry.size);
+    if arrays.is_empty() || parsed.format != Format::Unknown || !(STREAM_MIN..=STREAM_MAX).contains(&size) {
+        return None;
+    }
+    let folders = name
+        .rmatch_indices('/')
+        .map(|(at, _)| at)
+        .filter_map(|at| Some((name.get(..at)?, name.get(at + 1..)?)));
+    let (folder, array) = folders.chain([("", name)]).find_map(|(folder, rest)| {
+        arrays.get(folder).filter(|array| array.is_chunk(rest)).map(|array| (folder, array))
+    })?;
+    let plain_length = array.chunk_bytes().filter(|bytes| *bytes <= STREAM_MAX)?;
+    let (group, variable) = folder.rsplit_once('/').unwrap_or(("", folder));
+    let typed = Variable {
+        group: group.to_owned(),
+        name: variable.to_owned(),
+        data_type: array.data_type,
+        shape: array.chunk.clone(),
+        storage: Storage::Plain,
+        extents: Vec::new(),
+    };
+    let streams = vec![(Extent { offset: 0, length: size }, Coding::of_zarr(array.coder))];
+    let plain_length = Some(plain_length);
+    Some(Candidate { file: number, variable: None, streams, plain_length, chunks: None, typed: Some(typed) })
+}
+
 /// Longest head of a gzip file that is read: it holds a name and a comment.
 const GZIP_HEAD_MAX: u64 = 4 << 10;
 
@@ -322,7 +431,14 @@ fn gzip_of(number: usize, file: &Member) -> Result<Option<Candidate>> {
         return Ok(None);
     };
     let streams = vec![(Extent { offset: start, length }, Coding::deflated())];
-    Ok(Some(Candidate { file: number, variable: None, streams, plain_length: None, chunks: None }))
+    Ok(Some(Candidate {
+        file: number,
+        variable: None,
+        streams,
+        plain_length: None,
+        chunks: None,
+        typed: None,
+    }))
 }
 
 /// The candidates that packing codes together, if they are unfolded: chunks of like variables. All others are alone.
@@ -332,7 +448,8 @@ fn alike(candidates: &[Candidate], parsed: &[Parsed]) -> Vec<Vec<usize>> {
     for (position, candidate) in candidates.iter().enumerate() {
         let variables = &part(parsed, candidate.file).variables;
         let variable = candidate.variable.and_then(|number| variables.get(number));
-        let Some(variable) = variable.filter(|_| candidate.chunks.is_some()) else {
+        let variable = variable.filter(|_| candidate.chunks.is_some()).or(candidate.typed.as_ref());
+        let Some(variable) = variable else {
             groups.push(vec![position]);
             continue;
         };
@@ -351,15 +468,21 @@ fn is_worth(group: &[&Candidate], files: &[Member], parsed: &[Parsed], mode: &Mo
     let stored_bytes =
         group.iter().fold(0_u64, |sum, candidate| sum.saturating_add(candidate.stored_bytes()));
     let Some(first) = group.first().filter(|_| stored_bytes >= STORED_MIN) else { return Ok(false) };
-    let (mut plain, mut stored_bytes, mut streams) = (Vec::new(), 0, 0_u64);
+    let (mut plain, mut stored_bytes, mut shapes) = (Vec::new(), 0, Vec::new());
     let step = group.len().div_ceil(SAMPLED);
     let share = SAMPLE / group.len().div_ceil(step);
     for candidate in group.iter().step_by(step) {
         let most = plain.len() + share;
-        for (stored, coding) in &candidate.streams {
+        for (number, (stored, coding)) in candidate.streams.iter().enumerate() {
             let Some(undone) = undone(part(files, candidate.file), *stored, coding)? else { continue };
-            (stored_bytes, streams) = (stored_bytes + stored.length, streams + 1);
+            stored_bytes += stored.length;
+            let (undone, shape) = match (&candidate.chunks, &candidate.typed) {
+                (Some(chunks), _) => chunks.inside(number, undone),
+                (None, Some(typed)) => (undone, Shape(typed.shape.clone())),
+                (None, None) => (undone, Shape(Vec::new())),
+            };
             plain.extend_from_slice(&undone);
+            shapes.push(shape);
             if plain.len() >= most {
                 break;
             }
@@ -368,23 +491,15 @@ fn is_worth(group: &[&Candidate], files: &[Member], parsed: &[Parsed], mode: &Mo
     if plain.is_empty() {
         return Ok(false);
     }
+    let recipes = shapes.len() as u64 * RECIPE_BYTES;
     let variables = &part(parsed, first.file).variables;
     let variable = first.variable.and_then(|position| variables.get(position));
-    let share = match (variable, &first.chunks) {
-        (Some(variable), Some(chunks)) => {
-            let same =
-                |other: &&Candidate| other.chunks.as_ref().is_some_and(|other| other.chunk == chunks.chunk);
-            let elements = plain.len() as u64 / u64::from(variable.data_type.size);
-            let shape = match group.iter().all(same) {
-                true => [&[streams], chunks.chunk.as_slice()].concat(),
-                false => vec![elements],
-            };
-            coded_share(mode, &plain, Some(variable.data_type), false, shape)
-        }
-        _ => share_of_file(mode, &plain),
+    let variable = variable.filter(|_| first.chunks.is_some()).or(first.typed.as_ref());
+    let share = match variable {
+        Some(variable) => coded_share(mode, &plain, Some(variable.data_type), false, shapes),
+        None => share_of_file(mode, &plain),
     };
-    let coded = share * plain.len() as f64 + (streams * RECIPE_BYTES) as f64;
-    Ok(coded <= GAIN * stored_bytes as f64)
+    Ok(share * plain.len() as f64 + recipes as f64 <= GAIN * stored_bytes as f64)
 }
 
 /// The share of a file's bytes that packing leaves, by the type of most of them.
@@ -418,13 +533,18 @@ fn share_of_file(mode: &Mode, plain: &Vec<u8>) -> f64 {
         sample,
         data_type,
         opaque,
-        vec![sample.len() as u64 / data_type.map_or(1, |known| u64::from(known.size))],
+        vec![Shape(vec![sample.len() as u64 / data_type.map_or(1, |known| u64::from(known.size))])],
     )
 }
 
 /// The share of a sample that the chain leaves which packing would choose.
-fn coded_share(mode: &Mode, raw: &[u8], data_type: Option<DataType>, opaque: bool, shape: Vec<u64>) -> f64 {
-    let shapes = [Shape(shape)];
+fn coded_share(
+    mode: &Mode,
+    raw: &[u8],
+    data_type: Option<DataType>,
+    opaque: bool,
+    shapes: Vec<Shape>,
+) -> f64 {
     let sample = Sample { raw, data_type, opaque, shapes: &shapes, base: &[] };
     let choice = choose(mode, &sample);
     let coded = match choice.coded {

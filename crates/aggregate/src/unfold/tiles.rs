@@ -226,8 +226,8 @@ impl TileBox {
         if chunk.contains(&0) {
             return None;
         }
-        let counts = region.iter().zip(&chunk).map(|(region, chunk)| region.div_ceil(*chunk));
-        let count = counts.fold(Some(1_u64), |product, count| product?.checked_mul(count));
+        let mut counts = region.iter().zip(&chunk).map(|(region, chunk)| region.div_ceil(*chunk));
+        let count = counts.try_fold(1_u64, u64::checked_mul);
         let count = count.filter(|count| *count <= streams as u64)?;
         let mut expected = 0_u64;
         let numbers = (0..count).map(|_| {
