@@ -262,26 +262,37 @@ pub(crate) fn recipe_of(stored: &[u8], plain: &[u8], usual: &AtomicU32) -> Optio
             starts.sort_unstable();
             recipe.order = starts.into_iter().map(|(_, number)| number).collect();
         }
-        (recipe.level, recipe.slow) = level_of(&head, stored, plain, usual)?;
+        return at_its_level(&head, &recipe, stored, plain, usual);
     }
     (made(&recipe, plain, stored.len())? == stored).then_some(recipe)
 }
 
-/// The level of Blosc that makes the first block that is compressed.
-fn level_of(head: &Head, stored: &[u8], plain: &[u8], usual: &AtomicU32) -> Option<(u32, bool)> {
+/// The recipe with the level of Blosc that makes the chunk. Several may make the same of the first part that is compressed, which is tried
+/// before the whole.
+fn at_its_level(
+    head: &Head,
+    recipe: &BloscRecipe,
+    stored: &[u8],
+    plain: &[u8],
+    usual: &AtomicU32,
+) -> Option<BloscRecipe> {
     let compressor = head.compressor()?;
     let ways: &[bool] = if compressor == Compressor::Lz4 { &[false, true] } else { &[false] };
-    let (first, sisters) = (usual.load(Ordering::Relaxed), ways.iter().copied());
-    let levels = [first, 5].into_iter().chain(LEVELS).filter(|level| LEVELS.contains(level));
-    let levels: Vec<u32> = levels.collect();
-    let mut tried = sisters.flat_map(|slow| levels.iter().map(move |level| (*level, slow)));
-    let Some((part, expected)) = first_compressed(head, stored, plain) else {
-        return Some((*LEVELS.start(), false));
-    };
-    let found = tried.find(|(level, slow)| {
-        compressed(compressor, &part, *level, *slow).is_some_and(|made| made == expected)
-    });
-    found.inspect(|(level, _)| usual.store(*level, Ordering::Relaxed))
+    let first = usual.load(Ordering::Relaxed);
+    let others = LEVELS.filter(|level| *level != first);
+    let levels = std::iter::once(first).filter(|level| LEVELS.contains(level)).chain(others);
+    let part = first_compressed(head, stored, plain);
+    let mut tried = ways.iter().flat_map(|slow| levels.clone().map(|level| (level, *slow)));
+    tried.find_map(|(level, slow)| {
+        if let Some((part, expected)) = &part
+            && compressed(compressor, part, level, slow)? != *expected
+        {
+            return None;
+        }
+        let recipe = BloscRecipe { level, slow, ..recipe.clone() };
+        let same = made(&recipe, plain, stored.len())? == stored;
+        same.then(|| usual.store(level, Ordering::Relaxed)).map(|()| recipe)
+    })
 }
 
 /// The first part that is compressed: its shuffled bytes, and those that are stored.
