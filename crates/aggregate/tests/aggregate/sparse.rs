@@ -133,7 +133,7 @@ fn files_of_a_hundred_gibibytes_cost_what_their_data_cost() {
     files().iter().for_each(|(name, size, pieces)| make(&raw.join(name), *size, pieces));
     check(&raw);
     let data: u64 = files().iter().flat_map(|(.., pieces)| pieces).map(|(_, bytes)| bytes.len() as u64).sum();
-    let inputs = inputs_of(&[raw.clone()]).unwrap().files;
+    let inputs = inputs_of(std::slice::from_ref(&raw)).unwrap().files;
     let path = folder.path().join("container");
     let packed = pack(&inputs, &path, &Packing::default()).unwrap();
     assert!(packed.raw_bytes > 264 * GIB && packed.stored_bytes < data, "{packed:?} of {data}");
