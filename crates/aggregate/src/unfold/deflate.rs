@@ -48,7 +48,7 @@ pub(crate) enum Wrapper {
 pub(crate) fn inflate(stored: &[u8], wrapper: Wrapper, limit: usize) -> Option<Vec<u8>> {
     /// Room at first: what compresses well grows by doubling.
     const RATIO: usize = 4;
-    let mut plain = Vec::with_capacity(stored.len().saturating_mul(RATIO).clamp(1 << 10, limit.max(1)));
+    let mut plain = Vec::with_capacity(stored.len().saturating_mul(RATIO).clamp(1 << 10, limit.max(1 << 10)));
     let mut inflater = Decompress::new(wrapper == Wrapper::Zlib);
     loop {
         let consumed = usize::try_from(inflater.total_in()).ok()?;
