@@ -14,6 +14,7 @@ mod aggregation;
 mod at_work;
 mod choose;
 mod error;
+mod holes;
 mod key;
 mod name;
 mod new_file;
@@ -30,10 +31,13 @@ pub use aggregation::{AggregatedSet, Aggregation, Aggregator, FolderSink, Named,
 pub use choose::Mode;
 pub use container::FileEntry;
 pub use error::AggregateError;
+pub use holes::tells_holes;
 pub use key::KeyRule;
 pub use name::{name_of_text, shown_byte, text_of_name};
 pub use pack::{Chains, Output, Packed, Packing, Spent, Watch, pack, pack_into};
 pub use parallel::in_parallel;
 pub use plan::{MergeScheme, PlanOptions};
 pub use source::{Input, Inputs, SetFile, inputs_of};
+#[doc(hidden)]
+pub use unfold::try_chunk;
 pub use unpack::{BaseSet, BlockCache, Container, ListedFile, ListedVariable, Unpacked, Unpacking};

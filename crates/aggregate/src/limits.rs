@@ -29,6 +29,10 @@ pub const RANGES_PER_BLOCK: usize = 1 << 20;
 /// Ranges of files in all blocks together: where each byte is stands in memory while a container is read, at about
 /// 100 bytes a range.
 pub const RANGES_MAX: usize = 16 << 20;
+/// Shortest hole of a file that is passed over, in bytes: shorter ones are zeros among others, which take less in a block.
+pub const HOLE_MIN: u64 = 64 << 10;
+/// Holes of all files of a set: where they are stands in the container's first section. Of more, the last are data.
+pub const HOLES_MAX: usize = 1 << 20;
 /// Smallest variable that is grouped, in bytes (mcrEngine, section VII: 100); smaller ones stay in the residue.
 pub const VARIABLE_MIN: u64 = 100;
 /// Files of a set: every file has a name in the container's first section, which is held in memory.
@@ -40,8 +44,13 @@ pub const OPEN_MAX: usize = 256;
 pub const EXTRACT_RATIO_MAX: u64 = 1 << 10;
 /// Plain bytes of one compressed stream of a file that is undone, most: it is held as a whole, and who wants a byte of it makes all of it.
 pub const STREAM_MAX: u64 = 64 << 20;
-/// Shortest compressed stream that is undone, in bytes: what is kept of each is some twenty.
-pub const STREAM_MIN: u64 = 256;
+/// Shortest compressed stream that is undone, in bytes: less is kept of each. A chunk of a constant takes hardly more, and without it the
+/// chunks around it are put together with nothing.
+pub const STREAM_MIN: u64 = 24;
+/// Plain bytes of chunks that are put together at once, about: who wants one of them puts all together.
+pub const BOX_BYTES: u64 = 8 << 20;
+/// Dimensions of an array that is put together from chunks, as many as a shape has.
+pub const RANK_MAX: usize = 65;
 /// Compressed streams of one file that are undone: about 200 bytes are kept of each.
 pub const STREAMS_MAX: usize = 1 << 22;
 /// Recipes of one file that make its compressed streams again, in bytes; a file with longer ones is packed as it is.

@@ -15,7 +15,7 @@ use std::num::NonZero;
 use std::path::Path;
 use std::time::Duration;
 
-use stdchk_formats::{Parsed, Source, parse};
+use stdchk_formats::{Extent, Parsed, Source, parse};
 use stdchk_model::exact::to_usize;
 
 use crate::at_work::AtWork;
@@ -23,9 +23,10 @@ use crate::choose::{Choice, Mode, Sample, choose, may_choose, record_in_middle};
 use crate::codec::{CodecError, Side, Step, encode, gives_back, scratch};
 use crate::container::{BlockRecord, Files, SET_ID_BITS, UnfoldedEntry, hash};
 use crate::error::{AggregateError, Result};
+use crate::holes::bytes_of;
 use crate::limits::{
-    BLOCK_MIN, BLOCKS_MIN, BUDGET_DEFAULT, BUDGET_MIN, BUDGET_SHARE, BUFFERS_PER_BLOCK, FILES_MAX, OPEN_MAX,
-    STREAM_MAX,
+    BLOCK_MIN, BLOCKS_MIN, BUDGET_DEFAULT, BUDGET_MIN, BUDGET_SHARE, BUFFERS_PER_BLOCK, FILES_MAX, HOLES_MAX,
+    OPEN_MAX, STREAM_MAX,
 };
 use crate::new_file::{NewFile, folder_of, sync_folder};
 use crate::numbers_in::{Numbers, numbers_in};
@@ -197,7 +198,8 @@ pub fn pack(inputs: &[Input], output: &Path, options: &Packing<'_>) -> Result<Pa
 /// When a file can't be read, `output` takes no more, or the watch ends it.
 pub fn pack_into(files: &[SetFile], output: &mut dyn Output, options: &Packing<'_>) -> Result<Packed> {
     check_count(files.len())?;
-    pack_members(files.iter().map(Member::elsewhere).collect(), output, options)
+    let files = files.iter().map(Member::elsewhere).collect::<Result<Vec<_>>>()?;
+    pack_members(files, output, options)
 }
 
 fn check_count(files: usize) -> Result<()> {
@@ -211,6 +213,7 @@ fn pack_members(mut files: Vec<Member>, output: &mut dyn Output, options: &Packi
     let (mut lap, mut planning) = (Lap::start(), Duration::ZERO);
     let set_bytes = files.iter().fold(0_u64, |sum, file| sum.saturating_add(file.size()));
     let resources = Resources::settle(options, set_bytes);
+    files.iter_mut().fold(HOLES_MAX, |room, file| room - file.keep_holes(room));
     let files_are_many = files.len() > OPEN_MAX;
     if !files_are_many {
         files.iter_mut().try_for_each(Member::keep_open)?;
@@ -226,12 +229,18 @@ fn pack_members(mut files: Vec<Member>, output: &mut dyn Output, options: &Packi
         files.iter().zip(&parsed).map(|(file, parsed)| numbers_of(file, parsed, &options.mode)).collect();
     let named = files.iter().zip(parsed.iter().zip(&numbers)).map(|(file, (parsed, numbers))| {
         let record = record_of(file, parsed, &options.mode);
-        PlannedFile { name: &file.entry.name, parsed, numbers, record }
+        let holes = file.holes();
+        PlannedFile { name: &file.entry.name, parsed, numbers, record, holes }
     });
     let named: Vec<_> = named.collect();
-    let plan = plan(&named, &options.plan);
+    let mut plan = plan(&named, &options.plan);
     drop(parsed);
-    let table = table_of(&files, options.base);
+    let table = table_of(&files, std::mem::take(&mut plan.holes), options.base);
+    for (file, holes) in table.holes.iter().filter_map(|(file, holes)| Some((files.get(*file)?, holes))) {
+        if !(options.watch)(file.bytes_behind(bytes_of(holes))) {
+            return Err(AggregateError::Stopped);
+        }
+    }
     let assembler = Assembler::new(&files, plan, &resources, options);
     let writer = Writer::start(output, table, options.index, options.mode.record_level())?;
     lap.end(&mut planning);
@@ -248,7 +257,7 @@ fn pack_members(mut files: Vec<Member>, output: &mut dyn Output, options: &Packi
     Ok(Packed { files: count, raw_bytes: set_bytes, stored_bytes, repeated_bytes, blocks, tried, spent })
 }
 
-fn table_of(files: &[Member], base: Option<&BaseSet>) -> Files {
+fn table_of(files: &[Member], holes: Vec<Vec<Extent>>, base: Option<&BaseSet>) -> Files {
     let owners = files.iter().enumerate().filter(|(_, file)| file.entry.mode & SET_ID_BITS != 0);
     let unfolded = files.iter().enumerate().filter_map(|(position, file)| {
         let view = file.unfolded()?;
@@ -260,6 +269,7 @@ fn table_of(files: &[Member], base: Option<&BaseSet>) -> Files {
         base: base.map(BaseSet::identity),
         makers: files.iter().any(|file| file.unfolded().is_some()).then(|| MAKERS.to_owned()),
         unfolded: unfolded.collect(),
+        holes: holes.into_iter().enumerate().filter(|(_, holes)| !holes.is_empty()).collect(),
     }
 }
 
@@ -285,7 +295,7 @@ fn parse_all(files: &mut [Member], load: bool, all_at_once: bool) -> Result<Vec<
 /// Arrays in a file that no parser understands; the paper's modes take such a file as it is.
 fn numbers_of(file: &Member, parsed: &Parsed, mode: &Mode) -> Vec<Numbers> {
     let unknown = parsed.variables.is_empty() && !mode.is_published();
-    if unknown { numbers_in(file) } else { Vec::new() }
+    if unknown { numbers_in(file, file.holes()) } else { Vec::new() }
 }
 
 /// Length of the records that a file looks like which no parser understands.

@@ -10,8 +10,9 @@ use stdchk_model::exact::{narrow, part_mut};
 
 use crate::codec::Shape;
 use crate::container::{Member, MemberRanges};
+use crate::holes::holes_beside;
 use crate::key::KeyRule;
-use crate::limits::VARIABLE_MIN;
+use crate::limits::{HOLE_MIN, VARIABLE_MIN};
 use crate::numbers_in::Numbers;
 
 /// The four merge schemes of the paper.
@@ -83,12 +84,15 @@ pub(crate) struct PlannedFile<'parsed> {
     pub(crate) numbers: &'parsed [Numbers],
     /// Length of the records that such a file looks like.
     pub(crate) record: Option<u32>,
+    /// Where it is zeros that nobody reads.
+    pub(crate) holes: &'parsed [Extent],
 }
 
-/// All groups of a set, and for every file the ranges that make up its rest.
+/// All groups of a set, and for every file the ranges that make up its rest, and those that no group holds.
 pub(crate) struct Plan {
     pub(crate) groups: Vec<Group>,
     pub(crate) rests: Vec<Vec<Extent>>,
+    pub(crate) holes: Vec<Vec<Extent>>,
 }
 
 /// Longest variable, in bytes, that is joined with its neighbours: what is known of a member takes half as much.
@@ -149,7 +153,7 @@ pub(crate) fn plan(files: &[PlannedFile<'_>], options: &PlanOptions) -> Plan {
     // Where pieces of members take turns, every variable takes its own.
     let joins = options.scheme == MergeScheme::Aware;
     let mut groups = Groups::default();
-    let mut rests = Vec::with_capacity(files.len());
+    let (mut rests, mut holes) = (Vec::with_capacity(files.len()), Vec::with_capacity(files.len()));
     let mut key = String::new();
     for (number, file) in files.iter().enumerate() {
         let party = match number / options.group_size.max(1) {
@@ -160,23 +164,31 @@ pub(crate) fn plan(files: &[PlannedFile<'_>], options: &PlanOptions) -> Plan {
         let mut held = Vec::new();
         if aware {
             for variable in file.parsed.variables.iter().filter(|variable| is_grouped(variable, options)) {
-                held.extend_from_slice(&variable.extents);
                 options.keys.write(variable, &mut key);
                 key.push_str(if is_encoded(variable) { " encoded" } else { "" });
                 key.push_str(&party);
                 let group = groups.of(&key, element_type(variable));
                 group.group.opaque = is_encoded(variable);
-                let bytes = if joins { variable.stored_bytes() } else { u64::MAX };
-                group.add(planned(index, variable), bytes);
+                around_holes(planned(index, variable), file.holes, variable.data_type.size, |piece| {
+                    held.extend_from_slice(extents_of(&piece.member.place));
+                    let bytes = if joins { piece.member.place.length() } else { u64::MAX };
+                    group.add(piece, bytes);
+                });
             }
             for numbers in file.numbers {
-                held.push(numbers.extent);
                 let key = format!("numbers_{}{party}", numbers.data_type);
                 let group = groups.of(&key, Some(numbers.data_type));
                 group.group.opaque = true;
-                group.group.members.push(planned_numbers(index, numbers));
+                let planned = planned_numbers(index, numbers);
+                around_holes(planned, file.holes, numbers.data_type.size, |piece| {
+                    held.extend_from_slice(extents_of(&piece.member.place));
+                    group.group.members.push(piece);
+                });
             }
         }
+        let left_out = holes_beside(file.parsed.size, file.holes, &held);
+        held.extend_from_slice(&left_out);
+        holes.push(left_out);
         let rest = complement(file.parsed.size, held);
         let length = rest.iter().map(|extent| extent.length).sum();
         rests.push(rest);
@@ -194,7 +206,60 @@ pub(crate) fn plan(files: &[PlannedFile<'_>], options: &PlanOptions) -> Plan {
     if let MergeScheme::AwareBlock(piece) | MergeScheme::AgnosticBlock(piece) = options.scheme {
         groups.iter_mut().for_each(|group| interleave(group, piece.max(1)));
     }
-    Plan { groups, rests }
+    groups.retain(|group| !group.members.is_empty());
+    Plan { groups, rests, holes }
+}
+
+fn extents_of(place: &MemberRanges) -> &[Extent] {
+    match place {
+        MemberRanges::Extents(extents) => extents,
+        MemberRanges::Rest(_) => &[],
+    }
+}
+
+/// Longest row, in bytes, of which a piece beside a hole keeps the whole.
+const ROW_MAX: u64 = HOLE_MIN;
+
+/// Adds the parts of a variable that lie in no hole: whole rows of its slowest dimension or, where these are long, whole elements.
+fn around_holes(variable: Planned, holes: &[Extent], element: u32, mut add: impl FnMut(Planned)) {
+    let inside = holes_inside(extents_of(&variable.member.place), holes);
+    if inside.is_empty() {
+        return add(variable);
+    }
+    let length = variable.member.place.length();
+    let row = variable.shape.0.first().map_or(length, |slowest| length / (*slowest).max(1));
+    let unit = if (1..=ROW_MAX).contains(&row) { row } else { u64::from(element).max(1) };
+    let whole = inside.iter().filter_map(|hole| {
+        let (start, end) = (hole.offset.next_multiple_of(unit), hole.end() / unit * unit);
+        (end >= start.saturating_add(HOLE_MIN)).then(|| Extent { offset: start, length: end - start })
+    });
+    for range in complement(length, whole.collect()) {
+        let place = part(&variable.member.place, range);
+        let member = Member { place, ..variable.member.clone() };
+        add(Planned { member, shape: slab(&variable.shape, length, range.length) });
+    }
+}
+
+/// The parts of some ranges that lie in holes, as places in all ranges together.
+fn holes_inside(extents: &[Extent], holes: &[Extent]) -> Vec<Extent> {
+    let mut inside: Vec<Extent> = Vec::new();
+    if holes.is_empty() {
+        return inside;
+    }
+    let mut position = 0;
+    for extent in extents {
+        let first = holes.partition_point(|hole| hole.end() <= extent.offset);
+        for hole in holes.iter().skip(first).take_while(|hole| hole.offset < extent.end()) {
+            let (start, end) = (hole.offset.max(extent.offset), hole.end().min(extent.end()));
+            let offset = position + (start - extent.offset);
+            match inside.last_mut() {
+                Some(last) if last.end() == offset => last.length += end - start,
+                _ => inside.push(Extent { offset, length: end - start }),
+            }
+        }
+        position += extent.length;
+    }
+    inside
 }
 
 /// Groups of like bytes that are small for a block are one group, where the first of them stood: each block costs a header

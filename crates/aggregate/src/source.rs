@@ -15,6 +15,7 @@ use stdchk_model::exact::{narrow, part_mut, to_usize};
 use crate::codec::scratch;
 use crate::container::{FileEntry, Owner};
 use crate::error::{AggregateError, Result};
+use crate::holes::holes_of;
 use crate::name::text_of_name;
 use crate::new_file::prefix_of_part;
 use crate::unfold::UnfoldedView;
@@ -71,6 +72,8 @@ pub(crate) struct Member {
     /// What tells that the file was changed: its inode, length, and times of modification and status. `None`: it can't be.
     stamp: Option<[i64; 6]>,
     bytes: Bytes,
+    /// Ranges of zeros that nobody reads, in what it shows.
+    holes: Vec<Extent>,
     /// Its unfolded form, if it shows that.
     unfolded: Option<UnfoldedView>,
 }
@@ -92,13 +95,32 @@ impl Member {
         };
         let owner = Some(Owner { uid: metadata.uid(), gid: metadata.gid() });
         let (path, stamp) = (input.path.clone(), Some(stamp(&metadata)));
-        Ok(Self { entry, owner, path, stamp, bytes: Bytes::Closed, unfolded: None })
+        let may_be_sparse = metadata.is_file() && metadata.blocks() < entry.size / STAT_BLOCK_BYTES;
+        let holes = if may_be_sparse {
+            let open = || File::open(&path).and_then(|file| holes_of(&file, entry.size));
+            open().map_err(AggregateError::io("look for holes in", &path))?
+        } else {
+            Vec::new()
+        };
+        Ok(Self { entry, owner, path, stamp, bytes: Bytes::Closed, holes, unfolded: None })
     }
 
-    pub(crate) fn elsewhere(file: &SetFile) -> Self {
+    pub(crate) fn elsewhere(file: &SetFile) -> Result<Self> {
         let (entry, path) = (file.entry.clone(), PathBuf::from(&file.entry.name));
         let bytes = Bytes::Elsewhere(Arc::clone(&file.source));
-        Self { entry, owner: None, path, stamp: None, bytes, unfolded: None }
+        let holes = file.source.holes().map_err(AggregateError::io("look for holes in", &path))?;
+        Ok(Self { entry, owner: None, path, stamp: None, bytes, holes, unfolded: None })
+    }
+
+    /// Ranges of zeros that nobody reads, in order.
+    pub(crate) fn holes(&self) -> &[Extent] {
+        &self.holes
+    }
+
+    /// Lets all holes but the first ones be data; says how many are left.
+    pub(crate) fn keep_holes(&mut self, most: usize) -> usize {
+        self.holes.truncate(most);
+        self.holes.len()
     }
 
     /// Bytes of the file itself for so many of what it shows.
@@ -109,6 +131,7 @@ impl Member {
 
     /// From now on it is what its unfolded form is.
     pub(crate) fn show_unfolded(&mut self, view: UnfoldedView) {
+        self.holes = view.moved_holes(&self.holes);
         self.unfolded = Some(view);
     }
 
@@ -208,6 +231,9 @@ pub(crate) fn scaled(part: u64, bytes: u64, whole: u64) -> u64 {
     narrow(u128::from(part) * u128::from(bytes) / u128::from(whole.max(1)))
 }
 
+/// Bytes of a block as `st_blocks` counts them.
+const STAT_BLOCK_BYTES: u64 = 512;
+
 /// Longest range, in bytes, that is read by one call into memory that is filled first.
 const SHORT_MAX: usize = 16 << 10;
 
@@ -286,6 +312,10 @@ impl Source for FileSource {
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         self.file.read_exact_at(buffer, offset)
+    }
+
+    fn holes(&self) -> io::Result<Vec<Extent>> {
+        holes_of(&self.file, self.size)
     }
 }
 

@@ -23,6 +23,7 @@ use stdchk_model::exact::{part, to_usize};
 use crate::codec::{Side, decode, scratch};
 use crate::container::{BlockRecord, Files, MemberRanges, hash};
 use crate::error::{AggregateError, Result};
+use crate::holes::{data_within, first_behind};
 use crate::limits::BUDGET_DEFAULT;
 use crate::source::FileSource;
 use crate::unfold::Unfolded;
@@ -145,6 +146,15 @@ impl Container {
         self.files.files.iter().map(|file| (file.name.as_str(), file.size))
     }
 
+    /// The first run of a file that isn't known to be zeros and ends behind `offset`: what lies between such runs are holes.
+    pub fn data_at(&self, file: usize, offset: u64) -> Option<Extent> {
+        let size = self.files.files.get(file)?.size;
+        let rest = Extent { offset, length: size.checked_sub(offset).filter(|rest| *rest > 0)? };
+        // The holes of an unfolded file are those of another form.
+        let holes = if self.is_unfolded(file) { &[] } else { self.files.holes_of(file) };
+        data_within(rest, holes).next()
+    }
+
     /// Length of the largest block as it is decoded, bytes; 0: there is none.
     pub fn largest_block(&self) -> u64 {
         self.blocks.values().map(|block| block.record.raw_length).fold(0, u64::max)
@@ -185,7 +195,14 @@ impl Container {
         while position < range.end() {
             let index = map.partition_point(|piece| piece.file.end() <= position);
             let piece = map.get(index).filter(|piece| piece.file.offset <= position);
-            let Some(piece) = piece else { return Err(self.lost(file, position)) };
+            let Some(piece) = piece else {
+                let hole = first_behind(self.files.holes_of(file), position);
+                let hole = hole.filter(|hole| hole.offset <= position);
+                let end = hole.ok_or_else(|| self.lost(file, position))?.end().min(range.end());
+                buffer.resize(buffer.len() + to_usize(end - position), 0);
+                position = end;
+                continue;
+            };
             let skip = position - piece.file.offset;
             let length = (piece.file.length - skip).min(range.end() - position);
             let block = self.cached(piece.block)?;

@@ -14,16 +14,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use stdchk_aggregate::limits::HOLE_MIN;
 use stdchk_aggregate::{
     AggregateError, BlockCache, Container, FileEntry, Output, Packing, SetFile, in_parallel, pack_into,
 };
-use stdchk_formats::Source;
+use stdchk_formats::{Extent, Source};
 use stdchk_model::message::manager::{CheckpointSet, ManagerRequest, PackedMembers};
 use stdchk_model::{ErrorCode, Failure, Ino, exact, size};
 use stdchk_net::Retry;
 use tokio::runtime::Handle;
 
 use crate::container::BLOCK_BYTES_MAX;
+use crate::holes::Sought;
 use crate::pool::Pool;
 use crate::reader::Reader;
 use crate::session::Session;
@@ -290,6 +292,17 @@ impl Source for VersionSource {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         let read = self.runtime.block_on(self.reader.read_at(offset, buffer.len()));
         fill(buffer, &read.map_err(io::Error::other)?)
+    }
+
+    fn holes(&self) -> io::Result<Vec<Extent>> {
+        let (mut holes, mut at, size) = (Vec::new(), 0, self.reader.size());
+        while let Some(offset) = self.reader.seek(at, Sought::Hole).filter(|hole| *hole < size) {
+            at = self.reader.seek(offset, Sought::Data).unwrap_or(size);
+            if at - offset >= HOLE_MIN {
+                holes.push(Extent { offset, length: at - offset });
+            }
+        }
+        Ok(holes)
     }
 }
 

@@ -38,7 +38,7 @@ pub(crate) fn parse(reader: &Reader<'_>) -> Result<Vec<Variable>> {
     let start = reader.bytes("restart header", 0, (MAGIC.len() as u64).min(reader.size()))?;
     if start != MAGIC {
         let order = if start.first() == Some(&0) { ByteOrder::Big } else { ByteOrder::Little };
-        return arrays(reader, 8, order)?.ok_or(Reason::Invalid { what: "array of atoms", offset: 8 });
+        return arrays(reader, 8, order, 0)?.ok_or(Reason::Invalid { what: "array of atoms", offset: 8 });
     }
     let head = reader.bytes("restart header", 0, HEADER_MAX.min(reader.size()))?;
     let order = if int(&head, 16, ByteOrder::Little) == Some(1) { ByteOrder::Little } else { ByteOrder::Big };
@@ -46,29 +46,42 @@ pub(crate) fn parse(reader: &Reader<'_>) -> Result<Vec<Variable>> {
         if int(&head, offset, order) != Some(PER_PROCESS) {
             continue;
         }
-        if let Some(found) = arrays(reader, offset as u64, order)? {
+        // Numbers of the header may look like the beginning of an array.
+        if let Some(found) = arrays(reader, offset as u64, order, reader.size() / 2)? {
             return Ok(found);
         }
     }
     Err(Reason::Unsupported("a LAMMPS restart without per-process arrays"))
 }
 
-/// Arrays from `offset` to the end of the file, where the magic may stand again; `None` unless they fill it exactly.
-fn arrays(reader: &Reader<'_>, mut offset: u64, order: ByteOrder) -> Result<Option<Vec<Variable>>> {
-    let mut found = Vec::new();
+/// Arrays from `offset` to the end of the file, where the magic may stand again, or up to what is no array; `None` unless they fill the file or
+/// take more than `most` bytes.
+fn arrays(
+    reader: &Reader<'_>,
+    mut offset: u64,
+    order: ByteOrder,
+    most: u64,
+) -> Result<Option<Vec<Variable>>> {
+    let (mut found, start) = (Vec::new(), offset);
     let size = reader.size();
     let tail = size.saturating_sub(MAGIC.len() as u64).max(offset);
     let end = if reader.bytes("end of the restart", tail, size - tail)? == MAGIC { tail } else { size };
     while offset < end {
-        let Ok(head) = reader.bytes("array of atoms", offset, ARRAY_HEAD) else { return Ok(None) };
+        let head = match reader.bytes("array of atoms", offset, ARRAY_HEAD) {
+            Err(reason) if reason.is_the_end() => return Err(reason),
+            head => head.unwrap_or_default(),
+        };
         reader.keep::<Variable>(0)?;
         let count = int(&head, 4, order).and_then(|count| u64::try_from(count).ok());
-        let (Some(PER_PROCESS), Some(count)) = (int(&head, 0, order), count) else { return Ok(None) };
+        let (Some(PER_PROCESS), Some(count)) = (int(&head, 0, order), count) else { break };
         let extent = Extent { offset: offset + ARRAY_HEAD, length: count * 8 };
+        if extent.end() > end {
+            break;
+        }
         found.push(atoms(found.len(), extent, order, count));
         offset = extent.end();
     }
-    Ok((offset == end && !found.is_empty()).then_some(found))
+    Ok(((offset == end || offset - start > most) && !found.is_empty()).then_some(found))
 }
 
 fn atoms(process: usize, extent: Extent, order: ByteOrder, count: u64) -> Variable {

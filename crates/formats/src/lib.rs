@@ -20,6 +20,7 @@ mod safetensors;
 mod source;
 mod tensor_file;
 mod variable;
+mod zarr;
 mod zip;
 
 pub use parsed::{Format, Parsed, parse};
@@ -27,3 +28,4 @@ pub use reader::Reader;
 pub use reason::Reason;
 pub use source::Source;
 pub use variable::{ByteOrder, Chunks, DataType, Extent, Filter, Filtered, Kind, Storage, Variable};
+pub use zarr::{DESCRIPTION_MAX, ZarrArray, ZarrCoder, zarr_folder};

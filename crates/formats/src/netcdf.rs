@@ -27,6 +27,9 @@ struct Header<'reader, 'source> {
     wide_counts: bool,
     /// Offsets have 64 bits (CDF-2, CDF-5).
     wide_offsets: bool,
+    /// Bytes that a value of an unknown type is taken to have, and whether there was one in an attribute.
+    unknown_size: u64,
+    met_unknown: bool,
 }
 
 impl Header<'_, '_> {
@@ -72,8 +75,10 @@ impl Header<'_, '_> {
     fn skip_attributes(&mut self) -> Result<()> {
         for _ in 0..self.list(ATTRIBUTES)? {
             self.name()?;
-            let element = self.data_type()?;
-            let values = self.count()?.checked_mul(u64::from(element.size));
+            let element = self.known_type()?;
+            self.met_unknown |= element.is_none();
+            let size = element.map_or(self.unknown_size, |known| u64::from(known.size));
+            let values = self.count()?.checked_mul(size);
             let padded = values.and_then(|bytes| bytes.checked_next_multiple_of(ALIGNMENT));
             let end = padded.and_then(|bytes| self.position.checked_add(bytes));
             match end {
@@ -82,11 +87,6 @@ impl Header<'_, '_> {
             }
         }
         Ok(())
-    }
-
-    /// The type of an attribute, whose length follows from it.
-    fn data_type(&mut self) -> Result<DataType> {
-        self.known_type()?.map_or_else(|| self.invalid(), Ok)
     }
 
     fn known_type(&mut self) -> Result<Option<DataType>> {
@@ -161,10 +161,31 @@ struct Declared {
     records: bool,
 }
 
-/// All variables of the file.
+/// Bytes that values of an unknown type may have; the length of an attribute follows from its type.
+const UNKNOWN_SIZES: [u64; 5] = [8, 4, 16, 2, 1];
+
+/// All variables of the file. Where an attribute has an unknown type, it is as long as makes the most of what follows.
 pub(crate) fn parse(reader: &Reader<'_>) -> Result<Vec<Variable>> {
     let version = reader.cursor("netCDF magic", 3, 1)?.u8()?;
-    let mut header = Header { reader, position: 4, wide_counts: version == 5, wide_offsets: version != 1 };
+    let (wide_counts, wide_offsets) = (version == 5, version != 1);
+    let mut best: Option<Result<Vec<Variable>>> = None;
+    for unknown_size in UNKNOWN_SIZES {
+        let mut header =
+            Header { reader, position: 4, wide_counts, wide_offsets, unknown_size, met_unknown: false };
+        let read = read_all(reader, &mut header);
+        let found = |read: &Result<Vec<Variable>>| read.as_ref().map_or(0, Vec::len);
+        let ends = !header.met_unknown || matches!(&read, Err(reason) if reason.is_the_end());
+        if best.as_ref().is_none_or(|best| found(&read) > found(best)) {
+            best = Some(read);
+        }
+        if ends {
+            break;
+        }
+    }
+    best.unwrap_or(Err(Reason::Invalid { what: "netCDF header", offset: 4 }))
+}
+
+fn read_all(reader: &Reader<'_>, header: &mut Header<'_, '_>) -> Result<Vec<Variable>> {
     let record_count = header.count()?;
     let dimensions = header.dimensions()?;
     header.skip_attributes()?;

@@ -97,7 +97,7 @@ fn shape(value: &str) -> Option<Vec<u64>> {
 }
 
 /// A type string such as `<f8`, `>i4`, `|u1`, `|S5`.
-fn data_type(description: &str) -> Option<DataType> {
+pub(crate) fn data_type(description: &str) -> Option<DataType> {
     let quoted = description.split(['\'', '"']).next()?;
     let (order, rest) = match quoted.as_bytes().first()? {
         b'>' => (ByteOrder::Big, quoted.get(1..)?),

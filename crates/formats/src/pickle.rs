@@ -79,20 +79,21 @@ struct Machine {
     memo: std::collections::HashMap<u64, NodeId>,
 }
 
-/// Reads one pickle.
+/// Reads one pickle; of one that can't be read to its end, what was made up to there.
 pub(crate) fn read(bytes: Vec<u8>, offset: u64) -> Result<Tree> {
     let mut cursor = Cursor::new("pickle", offset, bytes);
     let mut machine = Machine::default();
-    for _ in 0..OPERATIONS_MAX {
-        let place = cursor.offset();
-        let code = cursor.u8()?;
-        if code == b'.' {
-            let root = machine.pop(place)?;
-            return Ok(Tree { nodes: machine.nodes, root });
+    let ended = machine.run(&mut cursor);
+    match (ended, machine.stack.as_slice()) {
+        (Ok(root), _) => Ok(Tree { nodes: machine.nodes, root }),
+        (Err(reason), []) => Err(reason),
+        (Err(_), _) => {
+            let made = std::mem::take(&mut machine.stack);
+            machine.push(Node::Sequence(made));
+            let root = machine.nodes.len() - 1;
+            Ok(Tree { nodes: machine.nodes, root })
         }
-        machine.step(code, &mut cursor, place)?;
     }
-    cursor.invalid()
 }
 
 fn line(cursor: &mut Cursor) -> Result<String> {
@@ -106,6 +107,19 @@ fn line(cursor: &mut Cursor) -> Result<String> {
 }
 
 impl Machine {
+    /// Takes steps up to the end; what the pickle makes.
+    fn run(&mut self, cursor: &mut Cursor) -> Result<NodeId> {
+        for _ in 0..OPERATIONS_MAX {
+            let place = cursor.offset();
+            let code = cursor.u8()?;
+            if code == b'.' {
+                return self.pop(place);
+            }
+            self.step(code, cursor, place)?;
+        }
+        cursor.invalid()
+    }
+
     fn invalid(place: u64) -> Reason {
         Reason::Invalid { what: "pickle", offset: place }
     }
@@ -159,8 +173,43 @@ impl Machine {
             }
             b'a' | b'e' | b's' | b'u' => self.fill(code, place)?,
             b'R' | 0x81 | 0x92 | 0x93 | b'b' | b'Q' => self.call(code, place)?,
+            b'P' | b'i' | b'o' | 0x82..=0x84 | 0x97 | 0x98 => self.seldom(code, cursor, place)?,
             _ => return cursor.invalid(),
         }
+        Ok(())
+    }
+
+    /// Operations of old protocols, registered extensions and buffers beside the pickle.
+    fn seldom(&mut self, code: u8, cursor: &mut Cursor, place: u64) -> Result<()> {
+        let node = match code {
+            b'P' => {
+                let identifier = line(cursor)?;
+                self.push(Node::Text(identifier));
+                Node::Persistent(self.pop(place)?)
+            }
+            b'i' => {
+                let name = format!("{} {}", line(cursor)?, line(cursor)?);
+                let arguments = self.pop_mark(place)?;
+                self.push(Node::Global(name));
+                self.push(Node::Sequence(arguments));
+                let arguments = self.pop(place)?;
+                Node::Call { function: self.pop(place)?, arguments, state: None }
+            }
+            b'o' => {
+                let mut arguments = self.pop_mark(place)?.into_iter();
+                let function = arguments.next().ok_or_else(|| Self::invalid(place))?;
+                self.push(Node::Sequence(arguments.collect()));
+                Node::Call { function, arguments: self.pop(place)?, state: None }
+            }
+            0x82..=0x84 => {
+                cursor.skip(1 << (code - 0x82))?;
+                Node::Other
+            }
+            0x97 => Node::Other,
+            // A buffer becomes one that can only be read.
+            _ => return Ok(()),
+        };
+        self.push(node);
         Ok(())
     }
 

@@ -8,6 +8,7 @@ use std::fmt;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_json::Value;
 
 use crate::reader::Reader;
 use crate::reason::{Reason, Result};
@@ -30,15 +31,20 @@ pub(crate) fn parse(reader: &Reader<'_>) -> Result<Vec<Variable>> {
         return Err(INVALID);
     }
     let json = reader.bytes("safetensors header", LENGTH, length)?;
-    let mut json = serde_json::Deserializer::from_slice(&json);
-    let tensors = json.deserialize_map(Tensors { data_start: LENGTH + length });
-    let tensors = tensors.and_then(|tensors| json.end().map(|()| tensors));
-    tensors.map_err(|_| INVALID)
+    let read = |any: bool| {
+        let mut json = serde_json::Deserializer::from_slice(&json);
+        let tensors = json.deserialize_map(Tensors { data_start: LENGTH + length, any });
+        tensors.and_then(|tensors| json.end().map(|()| tensors))
+    };
+    // Entries of any other form take longer to read, and there are none in nearly all files.
+    read(false).or_else(|_| read(true)).map_err(|_| INVALID)
 }
 
 /// Makes the header's entries variables; their places count from `data_start`.
 struct Tensors {
     data_start: u64,
+    /// Entries may have any form; those that aren't what they should be are no tensors.
+    any: bool,
 }
 
 /// One entry of the header. What lacks any of these is no tensor, and stays residue.
@@ -62,6 +68,10 @@ impl<'json> Visitor<'json> for Tensors {
         while let Some(path) = header.next_key::<String>()? {
             if path.starts_with(RESERVED) {
                 header.next_value::<IgnoredAny>()?;
+            } else if self.any {
+                let value: Value = header.next_value()?;
+                let entry = Entry::deserialize(&value).ok();
+                variables.extend(entry.and_then(|entry| tensor(path, entry, self.data_start)));
             } else {
                 variables.extend(tensor(path, header.next_value()?, self.data_start));
             }

@@ -4,6 +4,8 @@
 
 use std::io;
 
+use crate::variable::Extent;
+
 /// Bytes of known length that can be read at any offset.
 pub trait Source {
     /// Length in bytes; must not change while a parser works.
@@ -18,6 +20,14 @@ pub trait Source {
     /// All bytes, where they lie in memory; nobody needs to copy more of them than is looked at then.
     fn as_bytes(&self) -> Option<&[u8]> {
         None
+    }
+
+    /// Ranges that are known to be zeros without being read, in order; short ones may be missing.
+    ///
+    /// # Errors
+    /// Whatever asking for them meets.
+    fn holes(&self) -> io::Result<Vec<Extent>> {
+        Ok(Vec::new())
     }
 }
 
@@ -50,6 +60,10 @@ impl<S: Source + ?Sized> Source for std::sync::Arc<S> {
 
     fn as_bytes(&self) -> Option<&[u8]> {
         (**self).as_bytes()
+    }
+
+    fn holes(&self) -> io::Result<Vec<Extent>> {
+        (**self).holes()
     }
 }
 

@@ -67,7 +67,12 @@ pub(crate) fn entries(reader: &Reader<'_>, end: u64) -> Result<Archive> {
     let mut cursor = reader.cursor("zip directory", position, directory.length)?;
     let mut entries = Vec::new();
     for _ in 0..directory.entries {
-        entries.extend(entry(reader, &mut cursor, start)?);
+        match entry(reader, &mut cursor, start) {
+            Ok(entry) => entries.extend(entry),
+            Err(reason) if reason.is_the_end() || entries.is_empty() => return Err(reason),
+            // Where the next one begins isn't known.
+            Err(_) => break,
+        }
     }
     Ok(Archive { start, entries })
 }
@@ -125,7 +130,7 @@ fn entry(reader: &Reader<'_>, cursor: &mut Cursor, start: u64) -> Result<Option<
     let name = cursor.text(name_length)?;
     let extra = cursor.part("zip64 extra field", extra_length)?;
     cursor.skip(comment_length)?;
-    let (length, local) = widened(extra, compressed, plain, local)?;
+    let Ok((length, local)) = widened(extra, compressed, plain, local) else { return Ok(None) };
     let offset = match start.checked_add(local).map(|offset| data_offset(reader, offset)) {
         Some(Ok(offset)) => offset,
         Some(Err(reason)) if reason.is_the_end() => return Err(reason),

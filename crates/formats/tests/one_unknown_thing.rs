@@ -141,3 +141,136 @@ fn a_variable_of_netcdf_with_an_unknown_type_costs_itself() {
     }
     assert!(kept.contains(&(names.len() - 1)), "{kept:?} of {}", names.len());
 }
+
+/// A classic file with two variables of ten doubles, and attributes of a type that is nobody's, with values of so many bytes.
+fn netcdf_with_attributes(size: usize) -> Vec<u8> {
+    let word = |number: usize| u32::try_from(number).unwrap().to_be_bytes().to_vec();
+    let name = |text: &str| {
+        [word(text.len()), text.as_bytes().to_vec(), vec![0; text.len().wrapping_neg() % 4]].concat()
+    };
+    let padded = (3 * size).next_multiple_of(4);
+    let attributes = [word(12), word(1), name("odd"), word(77), word(3), vec![9; padded]].concat();
+    let variable = |text: &str, begin: usize| {
+        [name(text), word(1), word(0), attributes.clone(), word(6), word(80), word(begin)].concat()
+    };
+    let of = |begin: usize| {
+        let head = [b"CDF\x01".to_vec(), word(0), word(10), word(1), name("n"), word(10), attributes.clone()]
+            .concat();
+        [head, word(11), word(2), variable("first", begin), variable("second", begin + 80)].concat()
+    };
+    [of(of(0).len()), vec![1; 160]].concat()
+}
+
+#[test]
+fn an_attribute_of_netcdf_of_an_unknown_type_costs_nothing() {
+    for size in [1, 2, 4, 8, 16] {
+        let parsed = parse(&netcdf_with_attributes(size));
+        for name in ["first", "second"] {
+            let expected = Some(("F64BE".to_owned(), vec![10]));
+            assert_eq!(of(&parsed, name), expected, "values of {size} bytes: {:?}", parsed.reason);
+        }
+    }
+}
+
+#[test]
+fn entries_of_safetensors_of_any_form_cost_themselves() {
+    let good = r#""w":{"dtype":"F32","shape":[5,10],"data_offsets":[0,200]}"#;
+    for odd in [
+        r#""odd":7"#,
+        r#""odd":"text""#,
+        r#""odd":[1,2]"#,
+        r#""odd":null"#,
+        r#""odd":{"dtype":5,"shape":[1],"data_offsets":[0,4]}"#,
+        r#""odd":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}"#,
+        r#""odd":{"dtype":"F32","shape":[1],"data_offsets":[0,4,8]}"#,
+        r#""odd":{"dtype":"F32","shape":"1","data_offsets":{"begin":0}}"#,
+    ] {
+        for entries in [format!("{odd},{good}"), format!("{good},{odd}")] {
+            let parsed = parse(&safetensors(&entries, 200));
+            assert_eq!(
+                of(&parsed, "w"),
+                Some(("F32LE".to_owned(), vec![5, 10])),
+                "{odd}: {:?}",
+                parsed.reason
+            );
+        }
+    }
+}
+
+#[test]
+fn a_member_of_an_archive_that_is_not_understood_costs_no_other() {
+    let numbers = npy("'<f8'", "(10,)", 80);
+    let whole = zip(&[("a.npy", 0, 0, &numbers), ("b.npy", 0, 0, &numbers), ("c.npy", 0, 0, &numbers)]);
+    let directory = whole.windows(4).position(|window| window == b"PK\x01\x02").unwrap();
+    // An extra field that says it is longer than it is: the name becomes one letter, what is left of it the field.
+    let mut changed = whole.clone();
+    changed[directory + 28] = 1;
+    changed[directory + 30] = 4;
+    let parsed = parse(&changed);
+    for name in ["b", "c"] {
+        assert!(of(&parsed, name).is_some(), "{name}: {:?}", parsed.reason);
+    }
+    // A record of another kind in the directory.
+    let last = whole.windows(4).rposition(|window| window == b"PK\x01\x02").unwrap();
+    let mut changed = whole.clone();
+    changed[last + 3] = 5;
+    let parsed = parse(&changed);
+    for name in ["a", "b"] {
+        assert!(of(&parsed, name).is_some(), "{name}: {:?}", parsed.reason);
+    }
+}
+
+#[test]
+fn operations_of_a_pickle_that_are_seldom_or_unknown_cost_no_tensor_before_them() {
+    let bytes = fixture("model.pt");
+    let whole = parse(&bytes);
+    let count = whole.variables.len();
+    assert!(count > 1, "{:?}", whole.reason);
+    let start = bytes.windows(2).position(|window| window == [0x80, 2]).unwrap();
+    let end = bytes.windows(2).rposition(|window| window == b".P").unwrap_or(bytes.len());
+    let end = bytes[..end + 1]
+        .windows(4)
+        .rposition(|window| window.ends_with(b"u.") || window.ends_with(b"b."))
+        .map_or(end, |at| at + 3);
+    let stop = (start..end + 1).rev().find(|at| bytes[*at] == b'.').unwrap();
+    let mut changed = bytes.clone();
+    changed[stop] = 0xff;
+    let parsed = parse(&changed);
+    assert_eq!(parsed.variables.len(), count, "{:?}", parsed.reason);
+}
+
+/// A file of a multi-file restart of LAMMPS with these arrays.
+fn restart(arrays: &[usize]) -> Vec<u8> {
+    let mut bytes = [46_i32.to_le_bytes(), 1_i32.to_le_bytes()].concat();
+    for count in arrays {
+        bytes.extend([47_i32.to_le_bytes(), i32::try_from(*count).unwrap().to_le_bytes()].concat());
+        bytes.extend(vec![1; 8 * count]);
+    }
+    bytes
+}
+
+#[test]
+fn what_stands_behind_the_arrays_of_a_restart_costs_none_of_them() {
+    let whole = parse(&restart(&[10, 20]));
+    assert_eq!(whole.variables.len(), 2, "{:?}", whole.reason);
+    let longer = [restart(&[10, 20]), vec![99; 50]].concat();
+    assert_eq!(parse(&longer).variables, whole.variables);
+    let cut = restart(&[10, 20]);
+    assert_eq!(parse(&cut[..cut.len() - 8].to_vec()).variables.len(), 1);
+}
+
+#[test]
+fn an_entry_and_a_node_of_an_old_group_that_are_damaged_cost_no_other() {
+    let bytes = fixture("old.h5");
+    let whole = parse(&bytes).variables.len();
+    let nodes: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at..].starts_with(b"SNOD")).collect();
+    let mut kept = Vec::new();
+    for node in nodes {
+        // The name of the first entry leaves the heap.
+        let mut changed = bytes.clone();
+        changed[node + 8 + 7] = 0x7f;
+        kept.push(parse(&changed).variables.len());
+    }
+    assert!(kept.iter().any(|left| left + 1 == whole), "{kept:?} of {whole}");
+    assert!(kept.iter().all(|left| *left > 0), "{kept:?} of {whole}");
+}

@@ -10,6 +10,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use stdchk_aggregate::tells_holes;
 use stdchk_client::time::system_time;
 use stdchk_client::{Reader, Room, Session, Sought};
 use stdchk_model::exact::{part, to_usize};
@@ -66,13 +67,6 @@ impl Input {
             Err(_) => file.seek(SeekFrom::Start(at)),
         }
     }
-}
-
-/// Whether the file system knows of data that were written a moment ago when it is asked for holes. ZFS had versions that didn't, and a file
-/// system in user space may not hear of them yet.
-fn tells_holes(file: &File) -> bool {
-    const OTHERS: [i64; 2] = [0x2fc1_2fc1, 0x6573_5546];
-    rustix::fs::fstatfs(file).is_ok_and(|found| !OTHERS.contains(&found.f_type))
 }
 
 impl Read for Input {

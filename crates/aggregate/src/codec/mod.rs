@@ -23,6 +23,6 @@ pub(crate) use general::with_zstd;
 pub use lane::Lane;
 pub(crate) use planes::Repeats;
 pub(crate) use ragged::applies as records_apply;
-pub(crate) use shuffle::{shuffle, unshuffle};
+pub(crate) use shuffle::{bit_shuffle, bit_unshuffle, shuffle, unshuffle};
 pub use step::{CodecError, Shape, Side, Step, decode, encode};
 pub(crate) use step::{gives_back, put_number, put_signed, take_number, take_signed};

@@ -7,12 +7,14 @@
 use std::collections::BTreeMap;
 
 use minicbor::{Decode, Encode};
+use stdchk_formats::Extent;
 use stdchk_model::cbor;
 use stdchk_model::exact::part;
 
 use super::frame::HASH;
 use crate::codec::{put_number, put_signed, take_number, take_signed};
-use crate::limits::{FILES_MAX, RECORD_MAX};
+use crate::holes::bytes_of;
+use crate::limits::{FILES_MAX, HOLES_MAX, RECORD_MAX};
 use crate::name::{bytes_of_text, text_of_bytes};
 
 /// One file of the set.
@@ -61,6 +63,8 @@ pub struct Files {
     pub unfolded: BTreeMap<usize, UnfoldedEntry>,
     /// The compressors that make their streams again, with versions.
     pub makers: Option<String>,
+    /// By position, the ranges that no block holds of what blocks hold of a file otherwise: they are zeros. In order, and apart.
+    pub holes: BTreeMap<usize, Vec<Extent>>,
 }
 
 /// The unfolded form of a file: its plain bytes, and the recipes that make the file of them.
@@ -93,12 +97,27 @@ struct StoredFiles {
     unfolded: Option<Vec<u8>>,
     #[n(8)]
     makers: Option<String>,
+    #[cbor(n(9), with = "minicbor::bytes")]
+    holes: Option<Vec<u8>>,
 }
 
 impl Files {
-    /// Bytes that blocks hold of a file: those of its unfolded form, if it has one.
+    /// Bytes of what a container has of a file: those of its unfolded form, if it has one.
     pub(crate) fn held_bytes(&self, position: usize, file: &FileEntry) -> u64 {
         self.unfolded.get(&position).map_or(file.size, |unfolded| unfolded.size)
+    }
+
+    /// Bytes of it that blocks hold.
+    pub(crate) fn data_bytes(&self, position: usize, file: &FileEntry) -> u64 {
+        let held = self.held_bytes(position, file);
+        let holes = bytes_of(self.holes_of(position));
+        assert!(holes <= held, "holes lie inside the file");
+        held - holes
+    }
+
+    /// The holes of what a container has of a file.
+    pub(crate) fn holes_of(&self, position: usize) -> &[Extent] {
+        self.holes.get(&position).map_or(&[], Vec::as_slice)
     }
 
     /// The stored form.
@@ -131,7 +150,23 @@ impl Files {
         let owners = Some(owners).filter(|owners| !owners.is_empty());
         let unfolded = Some(unfolded).filter(|unfolded| !unfolded.is_empty());
         let makers = self.makers.clone();
-        cbor::encode(&StoredFiles { count, names, sizes, modes, times, base, owners, unfolded, makers })
+        let mut holes = Vec::new();
+        for (position, found) in &self.holes {
+            put_holes(&mut holes, *position, found);
+        }
+        let holes = Some(holes).filter(|holes| !holes.is_empty());
+        cbor::encode(&StoredFiles {
+            count,
+            names,
+            sizes,
+            modes,
+            times,
+            base,
+            owners,
+            unfolded,
+            makers,
+            holes,
+        })
     }
 
     /// The record, if the bytes are one that is ever written.
@@ -167,8 +202,47 @@ impl Files {
             Some(column) => unfolded_in(column, files.len())?,
             None => BTreeMap::new(),
         };
-        Some(Self { files, owners, base: stored.base, unfolded, makers: stored.makers })
+        let (base, makers, holes) = (stored.base, stored.makers, BTreeMap::new());
+        let mut tables = Self { files, owners, base, unfolded, makers, holes };
+        if let Some(column) = &stored.holes {
+            tables.holes = holes_in(column, &tables)?;
+        }
+        Some(tables)
     }
+}
+
+fn put_holes(column: &mut Vec<u8>, position: usize, holes: &[Extent]) {
+    put_number(column, position as u64);
+    put_number(column, holes.len() as u64);
+    let mut end = 0;
+    for hole in holes {
+        assert!(hole.offset >= end && hole.length > 0, "holes are in order, and apart");
+        put_number(column, hole.offset - end);
+        put_number(column, hole.length);
+        end = hole.end();
+    }
+}
+
+/// The holes that a column tells of the files of these tables.
+fn holes_in(mut column: &[u8], tables: &Files) -> Option<BTreeMap<usize, Vec<Extent>>> {
+    let (mut all, mut room) = (BTreeMap::new(), HOLES_MAX as u64);
+    while !column.is_empty() {
+        let position = usize::try_from(take_number(&mut column)?).ok()?;
+        let size = tables.held_bytes(position, tables.files.get(position)?);
+        let count = take_number(&mut column)?;
+        room = room.checked_sub(count)?;
+        let (mut holes, mut end) = (Vec::new(), 0_u64);
+        for _ in 0..count {
+            let offset = end.checked_add(take_number(&mut column)?)?;
+            let length = take_number(&mut column).filter(|length| *length > 0)?;
+            end = offset.checked_add(length).filter(|end| *end <= size)?;
+            holes.push(Extent { offset, length });
+        }
+        if all.insert(position, holes).is_some() {
+            return None;
+        }
+    }
+    Some(all)
 }
 
 /// The unfolded forms that a column tells, of so many files.
@@ -265,7 +339,22 @@ mod tests {
             base: Some([7; HASH]),
             unfolded,
             makers: Some("a 1".to_owned()),
+            holes: BTreeMap::from([
+                (0, vec![Extent { offset: 1 << 20, length: 1 << 40 }]),
+                (3, vec![Extent { offset: 0, length: 5 }, Extent { offset: 6, length: u64::MAX - 6 }]),
+            ]),
         }
+    }
+
+    #[test]
+    fn holes_outside_their_file_and_of_no_length_are_refused() {
+        let of = |position, offset, length| {
+            let holes = BTreeMap::from([(position, vec![Extent { offset, length }])]);
+            Files::from_bytes(&Files { holes, ..files() }.to_bytes())
+        };
+        assert!(of(2, 3, 14).is_some());
+        assert_eq!((of(2, 3, 15), of(2, u64::MAX, 1), of(4, 0, 1)), (None, None, None));
+        assert!(of(0, 1 << 40, 1 << 40).is_some(), "it is held unfolded, and longer");
     }
 
     #[test]
@@ -310,6 +399,7 @@ mod tests {
             owners: None,
             unfolded: None,
             makers: None,
+            holes: None,
         };
         assert_eq!(Files::from_bytes(&cbor::encode(&stored)), None);
     }

@@ -549,7 +549,7 @@ mod tests {
         let files = [SetFile::look_at(&Input { name: "state".to_owned(), path }).unwrap()];
         let (parsed, options) = (stdchk_formats::parse(&files[0]), Packing::default());
         let plan = plan(
-            &[PlannedFile { name: "state", parsed: &parsed, numbers: &[], record: None }],
+            &[PlannedFile { name: "state", parsed: &parsed, numbers: &[], record: None, holes: &[] }],
             &options.plan,
         );
         let resources = Resources { threads: 1, for_blocks: 1 << 30, load: false };

@@ -4,6 +4,7 @@
 //! gives the same stream, and a byte that says the level is all that must be kept. Of other compressors' streams `preflate-rs` keeps
 //! what differs from a prediction. Neither is believed: a stream counts only when it was made again and compared.
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -12,7 +13,7 @@ use preflate_rs::{PreflateConfig, preflate_whole_deflate_stream, recreate_whole_
 use stdchk_model::exact::part;
 
 /// The compressors that make streams again, as containers name them. Another version may make other bytes; the check of each stream tells.
-pub(crate) const MAKERS: &str = "zlib 1.3.2, preflate-rs 0.7.6";
+pub(crate) const MAKERS: &str = "zlib 1.3.2, preflate-rs 0.7.6, zstd 1.5.7, lz4 1.10.0";
 /// Levels of zlib that compress.
 const LEVELS: std::ops::RangeInclusive<u32> = 1..=9;
 /// Plain bytes that are compressed to see whether a level is the right one.
@@ -47,7 +48,7 @@ pub(crate) enum Wrapper {
 pub(crate) fn inflate(stored: &[u8], wrapper: Wrapper, limit: usize) -> Option<Vec<u8>> {
     /// Room at first: what compresses well grows by doubling.
     const RATIO: usize = 4;
-    let mut plain = Vec::with_capacity(stored.len().saturating_mul(RATIO).clamp(1 << 10, limit.max(1)));
+    let mut plain = Vec::with_capacity(stored.len().saturating_mul(RATIO).clamp(1 << 10, limit.max(1 << 10)));
     let mut inflater = Decompress::new(wrapper == Wrapper::Zlib);
     loop {
         let consumed = usize::try_from(inflater.total_in()).ok()?;
@@ -108,16 +109,29 @@ fn begins_by_level(stored: &[u8], plain: &[u8], wrapper: Wrapper, level: u32) ->
         .is_some_and(|made| stored.starts_with(made))
 }
 
+thread_local! {
+    /// The compressor that the thread used last: its memory, a quarter of a mebibyte, takes as long to be had as a short stream to be made.
+    static LAST: Cell<Option<(u32, Wrapper, Compress)>> = const { Cell::new(None) };
+}
+
 /// The stream that zlib makes of the bytes, unless it is longer than `limit`.
-fn deflated(plain: &[u8], wrapper: Wrapper, level: u32, limit: usize) -> Option<Vec<u8>> {
+pub(super) fn deflated(plain: &[u8], wrapper: Wrapper, level: u32, limit: usize) -> Option<Vec<u8>> {
     /// Where all room is used up, zlib doesn't say that it has ended.
     const ROOM_AT_END: usize = 16;
     if !LEVELS.contains(&level) {
         return None;
     }
     let mut made = Vec::with_capacity(limit + ROOM_AT_END);
-    let mut compress = Compress::new(Compression::new(level), wrapper == Wrapper::Zlib);
+    let last = LAST.take().filter(|(last, its, _)| (*last, *its) == (level, wrapper));
+    let mut compress = match last {
+        Some((.., mut compress)) => {
+            compress.reset();
+            compress
+        }
+        None => Compress::new(Compression::new(level), wrapper == Wrapper::Zlib),
+    };
     let ended = compress.compress_vec(plain, &mut made, FlushCompress::Finish);
+    LAST.set(Some((level, wrapper, compress)));
     matches!(ended, Ok(Status::StreamEnd)).then_some(made)
 }
 

@@ -5,9 +5,11 @@
 
 use std::sync::atomic::AtomicU32;
 
-use stdchk_formats::Filter;
+use stdchk_formats::{Filter, ZarrCoder};
 
+use super::blosc::{self, BloscRecipe};
 use super::deflate::{Maker, Wrapper, inflate, made, maker_of};
+use super::zstandard;
 use crate::codec::{shuffle, unshuffle};
 use crate::limits::STREAM_MAX;
 
@@ -21,7 +23,14 @@ pub(crate) enum WriterStep {
     Fletcher32,
     /// With the level that the file tells, if it does.
     Deflate(Wrapper, Option<u32>),
+    /// One frame, with the level that the file tells, if it does.
+    Zstd(Option<u32>),
+    Blosc,
 }
+
+/// Registered numbers of filters of HDF5.
+const BLOSC: u16 = 32001;
+const ZSTD: u16 = 32015;
 
 impl WriterStep {
     /// The input of the step whose output these bytes are.
@@ -33,6 +42,8 @@ impl WriterStep {
                 (fletcher_32(plain).to_le_bytes() == *sum).then(|| plain.to_vec())
             }
             Self::Deflate(wrapper, _) => inflate(bytes, wrapper, usize::try_from(STREAM_MAX).ok()?),
+            Self::Zstd(_) => zstandard::undone(bytes, usize::try_from(STREAM_MAX).ok()?),
+            Self::Blosc => blosc::undone(bytes),
         }
     }
 }
@@ -48,9 +59,20 @@ impl Coding {
             Filter::Deflate(level) => Some(WriterStep::Deflate(Wrapper::Zlib, Some(*level))),
             Filter::Shuffle(size) => Some(WriterStep::Shuffle(*size)),
             Filter::Fletcher32 => Some(WriterStep::Fletcher32),
+            Filter::Other(BLOSC) => Some(WriterStep::Blosc),
+            Filter::Other(ZSTD) => Some(WriterStep::Zstd(None)),
             Filter::Other(_) => None,
         };
         filters.iter().map(step).collect::<Option<Vec<_>>>().map(Self)
+    }
+
+    /// A chunk of Zarr.
+    pub(crate) fn of_zarr(coder: ZarrCoder) -> Self {
+        Self(vec![match coder {
+            ZarrCoder::Zstd(level) => WriterStep::Zstd(Some(level)),
+            ZarrCoder::Zlib(level) => WriterStep::Deflate(Wrapper::Zlib, Some(level)),
+            ZarrCoder::Blosc => WriterStep::Blosc,
+        }])
     }
 
     /// A raw deflate stream, as zip and gzip have it.
@@ -75,6 +97,14 @@ impl Coding {
                     let maker = maker_of(&bytes, &plain, wrapper, level, usual)?;
                     Fold::Deflate { wrapper, maker, length: bytes.len() as u64 }
                 }
+                WriterStep::Zstd(level) => {
+                    let (level, checksum) = zstandard::level_of(&bytes, &plain, level, usual)?;
+                    Fold::Zstd { level, checksum }
+                }
+                WriterStep::Blosc => {
+                    let recipe = blosc::recipe_of(&bytes, &plain, usual)?;
+                    Fold::Blosc { recipe, length: bytes.len() as u64 }
+                }
             });
             bytes = plain;
         }
@@ -94,6 +124,16 @@ pub(crate) enum Fold {
         maker: Maker,
         length: u64,
     },
+    /// To a frame of this level.
+    Zstd {
+        level: u32,
+        checksum: bool,
+    },
+    /// To a chunk of this length.
+    Blosc {
+        recipe: BloscRecipe,
+        length: u64,
+    },
 }
 
 impl Fold {
@@ -102,6 +142,8 @@ impl Fold {
             Self::Shuffle(size) => WriterStep::Shuffle(*size),
             Self::Fletcher32 => WriterStep::Fletcher32,
             Self::Deflate { wrapper, .. } => WriterStep::Deflate(*wrapper, None),
+            Self::Zstd { .. } => WriterStep::Zstd(None),
+            Self::Blosc { .. } => WriterStep::Blosc,
         }
     }
 
@@ -112,6 +154,8 @@ impl Fold {
             Self::Deflate { wrapper, maker, length } => {
                 made(maker, bytes, *wrapper, usize::try_from(*length).ok()?)
             }
+            Self::Zstd { level, checksum } => zstandard::made(bytes, i32::try_from(*level).ok()?, *checksum),
+            Self::Blosc { recipe, length } => blosc::made(recipe, bytes, usize::try_from(*length).ok()?),
         }
     }
 }
@@ -244,6 +288,42 @@ mod tests {
             }
         }
         assert_eq!(made, 7, "two chunks of three datasets, and one of a fourth");
+    }
+
+    /// `tests/fixtures/zarr` was written by zarr-python 3.1 with numcodecs 0.16 (c-blosc 1.21, zstd 1.5.6).
+    #[test]
+    fn chunks_that_zarr_python_wrote_are_made_again_bit_for_bit() {
+        let root = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/zarr"));
+        let mut names = Vec::new();
+        let mut pending = vec![root.to_owned()];
+        while let Some(folder) = pending.pop() {
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() { pending.push(path) } else { names.push(path) }
+            }
+        }
+        let name_in = |path: &std::path::Path| path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
+        let mut made = 0;
+        for path in &names {
+            let name = name_in(path);
+            let Some(folder) = stdchk_formats::zarr_folder(&name) else { continue };
+            let array = stdchk_formats::ZarrArray::described(&std::fs::read(path).unwrap()).unwrap();
+            let coding = Coding::of_zarr(array.coder);
+            for chunk in &names {
+                let chunk_name = name_in(chunk);
+                let rest = chunk_name.strip_prefix(folder).and_then(|rest| rest.strip_prefix('/'));
+                if !rest.is_some_and(|rest| array.is_chunk(rest)) {
+                    continue;
+                }
+                let stored = std::fs::read(chunk).unwrap();
+                let found = coding.folds(&stored, &AtomicU32::new(0));
+                let (plain, folds) = found.unwrap_or_else(|| unreachable!("{chunk_name} isn't made again"));
+                assert_eq!(Some(plain.len() as u64), array.chunk_bytes(), "{chunk_name}");
+                assert_eq!(folded(&folds, &plain), Some(stored));
+                made += 1;
+            }
+        }
+        assert_eq!(made, 12, "two chunks of six arrays");
     }
 
     #[test]

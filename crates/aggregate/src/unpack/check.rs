@@ -61,7 +61,7 @@ impl Container {
     pub(super) fn files_with_gaps(&self) -> impl Iterator<Item = usize> {
         let files = self.files.files.iter().zip(&self.maps).enumerate();
         let has_gaps = |number: usize, file: &FileEntry, map: &[BlockSlice]| {
-            !covers(map, self.files.held_bytes(number, file))
+            !covers(map, self.files.data_bytes(number, file))
         };
         files.filter(move |(number, (file, map))| has_gaps(*number, file, map)).map(|(number, _)| number)
     }

@@ -13,10 +13,12 @@ use stdchk_model::exact::to_usize;
 use super::map::BlockSlice;
 use super::{Container, slice};
 use crate::error::{AggregateError, Result};
+use crate::holes::data_within;
 use crate::limits::BUDGET_DEFAULT;
 use crate::pack::Packing;
 use crate::parallel::in_parallel;
 use crate::source::{FileSource, Input, SetFile};
+use crate::unfold::{Part, Unit};
 
 /// Opens the file at a position of the set.
 type Opener<'a> = &'a (dyn Fn(usize) -> Result<Box<dyn Source>> + Sync);
@@ -100,6 +102,10 @@ impl Container {
         let unfolded: Vec<usize> = self.files.unfolded.keys().copied().filter(|file| wanted(*file)).collect();
         let threads = self.folding_threads(self.longest_stream(&unfolded), budget, options.threads);
         in_parallel(&unfolded, threads, |_, file| self.compare_unfolded(*file, open, options))?;
+        let sparse: Vec<usize> = self.files.holes.keys().copied().filter(|file| as_is(*file)).collect();
+        in_parallel(&sparse, self.threads(budget, options.threads), |_, file| {
+            self.compare_holes(*file, open, options)
+        })?;
         in_parallel(&work, self.threads(budget, options.threads), |_, (block, pieces)| {
             self.compare_block(*block, pieces, open)?;
             if (options.watch)(0) { Ok(()) } else { Err(AggregateError::Stopped) }
@@ -107,26 +113,75 @@ impl Container {
         Ok(())
     }
 
+    /// Compares the holes of a file with what stands there: where the file has holes as well, nothing needs to be read.
+    fn compare_holes(&self, file: usize, open: Opener<'_>, options: &Packing<'_>) -> Result<()> {
+        let source = open(file)?;
+        let name = self.files.files.get(file).map_or("?", |entry| entry.name.as_str());
+        let theirs = source.holes().map_err(AggregateError::io("look for holes in", Path::new(name)))?;
+        let ours = self.files.holes_of(file).iter();
+        ours.flat_map(|hole| data_within(*hole, &theirs))
+            .try_for_each(|range| self.compare_range(file, &*source, range, options))
+    }
+
     /// Compares a file that blocks hold unfolded with what it is when it is folded.
     fn compare_unfolded(&self, file: usize, open: Opener<'_>, options: &Packing<'_>) -> Result<()> {
+        let Some(recipes) = self.recipes(file)? else { return Err(self.lost(file, 0)) };
+        let source = open(file)?;
+        let name = self.files.files.get(file).map_or("?", |entry| entry.name.as_str());
+        let read = |range, buffer: &mut Vec<u8>| self.read_held(file, range, buffer);
+        let mut raw = Vec::new();
+        for unit in recipes.units() {
+            let mut compare = |offset, ours: &[u8]| {
+                raw.resize(ours.len(), 0);
+                read_raw(&*source, name, offset, &mut raw)?;
+                if raw == ours { Ok(()) } else { Err(AggregateError::Changed { path: name.into() }) }
+            };
+            self.fold_unit(file, &recipes, &unit, &read, &mut compare)?;
+            if let Unit::AsIs(part) = unit {
+                self.compare_holes_of_part(file, &part, &*source, options)?;
+            }
+            if !(options.watch)(0) {
+                return Err(AggregateError::Stopped);
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares the holes in a part of an unfolded file with what stands there.
+    fn compare_holes_of_part(
+        &self,
+        file: usize,
+        part: &Part,
+        source: &dyn Source,
+        options: &Packing<'_>,
+    ) -> Result<()> {
+        let data: Vec<Extent> = data_within(part.unfolded, self.files.holes_of(file)).collect();
+        data_within(part.unfolded, &data).try_for_each(|hole| {
+            let offset = part.file.offset + (hole.offset - part.unfolded.offset);
+            self.compare_range(file, source, Extent { offset, ..hole }, options)
+        })
+    }
+
+    /// Compares a range of a file with what is read of it.
+    fn compare_range(
+        &self,
+        file: usize,
+        source: &dyn Source,
+        range: Extent,
+        options: &Packing<'_>,
+    ) -> Result<()> {
         /// Bytes that are compared at once.
         const STEP: u64 = 1 << 20;
-        let source = open(file)?;
-        let entry = self.files.files.get(file);
-        let (name, size) = entry.map_or(("?", 0), |entry| (entry.name.as_str(), entry.size));
-        let changed = || AggregateError::Changed { path: name.into() };
-        let (mut raw, mut ours, mut offset) = (Vec::new(), Vec::new(), 0);
-        while offset < size {
-            let length = STEP.min(size - offset);
+        let name = self.files.files.get(file).map_or("?", |entry| entry.name.as_str());
+        let (mut raw, mut ours, mut offset) = (Vec::new(), Vec::new(), range.offset);
+        while offset < range.end() {
+            let length = STEP.min(range.end() - offset);
             ours.clear();
             self.read(file, Extent { offset, length }, &mut ours)?;
             raw.resize(to_usize(length), 0);
-            source.read_at(offset, &mut raw).map_err(|error| match error.kind() {
-                std::io::ErrorKind::UnexpectedEof => changed(),
-                _ => AggregateError::Io { action: "read", path: name.into(), source: error },
-            })?;
+            read_raw(source, name, offset, &mut raw)?;
             if raw != ours {
-                return Err(changed());
+                return Err(AggregateError::Changed { path: name.into() });
             }
             if !(options.watch)(0) {
                 return Err(AggregateError::Stopped);
@@ -147,16 +202,20 @@ impl Container {
                 None => opened.insert((*file, open(*file)?)),
             };
             raw.resize(to_usize(piece.file.length), 0);
-            let name = || self.files.files.get(*file).map_or("?", |file| file.name.as_str());
-            let changed = || AggregateError::Changed { path: name().into() };
-            source.read_at(piece.file.offset, &mut raw).map_err(|error| match error.kind() {
-                std::io::ErrorKind::UnexpectedEof => changed(),
-                _ => AggregateError::Io { action: "read", path: name().into(), source: error },
-            })?;
+            let name = self.files.files.get(*file).map_or("?", |file| file.name.as_str());
+            read_raw(&**source, name, piece.file.offset, &mut raw)?;
             if slice(&decoded, piece.start, piece.file.length) != raw {
-                return Err(changed());
+                return Err(AggregateError::Changed { path: name.into() });
             }
         }
         Ok(())
     }
+}
+
+/// Fills `raw` with the bytes of a file from `offset` on; a file that ends before was changed.
+fn read_raw(source: &dyn Source, name: &str, offset: u64, raw: &mut [u8]) -> Result<()> {
+    source.read_at(offset, raw).map_err(|error| match error.kind() {
+        std::io::ErrorKind::UnexpectedEof => AggregateError::Changed { path: name.into() },
+        _ => AggregateError::Io { action: "read", path: name.into(), source: error },
+    })
 }

@@ -16,6 +16,7 @@ use super::Container;
 use crate::at_work::AtWork;
 use crate::codec::Step;
 use crate::error::{AggregateError, Result};
+use crate::holes::data_within;
 use crate::limits::EXTRACT_RATIO_MAX;
 use crate::new_file::{NewFile, folder_of, sync_folder};
 use crate::npy::npy;
@@ -127,6 +128,9 @@ impl Container {
         let first = variable.extents.first().map_or(0, |extent| self.held_offset(file, extent.offset));
         let map = part(&self.maps, file);
         let piece = map.get(map.partition_point(|piece| piece.file.end() <= first));
+        // Of a variable that begins with a hole, the first bytes that are there.
+        let end = first.saturating_add(variable.stored_bytes());
+        let piece = piece.filter(|piece| piece.file.offset < end);
         let block = piece.and_then(|piece| self.blocks.get(&piece.block));
         ListedVariable {
             path: variable.path(),
@@ -155,7 +159,11 @@ impl Container {
         };
         let variable =
             parsed.variables.iter().find(|variable| variable.path() == path).ok_or_else(missing)?;
-        let most = variable.stored_bytes().saturating_add(1).saturating_mul(EXTRACT_RATIO_MAX);
+        // Holes are as good as chunks that were never written.
+        let holes = if self.is_unfolded(number) { &[] } else { self.files.holes_of(number) };
+        let data = variable.extents.iter().flat_map(|extent| data_within(*extent, holes));
+        let held = data.fold(0_u64, |sum, data| sum.saturating_add(data.length));
+        let most = held.saturating_add(1).saturating_mul(EXTRACT_RATIO_MAX);
         if variable.element_bytes().is_none_or(|length| length >= most) {
             let detail =
                 format!("'{path}' claims over {most} bytes of elements, nearly all of them never written");

@@ -10,13 +10,22 @@ use stdchk_model::exact::{part, to_usize};
 
 use super::cache::Decoded;
 use super::{Container, slice};
+use crate::codec::scratch;
 use crate::container::{FileEntry, UnfoldedEntry};
 use crate::error::{AggregateError, Result};
+use crate::holes::data_within;
 use crate::limits::{BUFFERS_PER_STREAM, RECIPES_MAX};
-use crate::unfold::{Stream, Unfolded};
+use crate::unfold::{Stream, Unfolded, Unit};
 
-/// Set in the number of a stream, to tell it from the number of a block.
+/// Reads a range of what blocks hold of a file.
+pub(super) type ReadHeld<'a> = &'a dyn Fn(Extent, &mut Vec<u8>) -> Result<()>;
+
+/// Bytes of a folded file that are handled at once, where they are the same in both forms.
+const AT_ONCE: u64 = 1 << 20;
+
+/// Set in the numbers of a stream and of a box, to tell them from the number of a block.
 const IS_STREAM: u64 = 1 << 63;
+const IS_BOX: u64 = 1 << 63 | 1 << 62;
 /// Bits of the number of a stream in its file.
 const STREAM_BITS: u32 = 32;
 
@@ -77,12 +86,82 @@ impl Container {
         let (Some(stream), Some(plain)) = (recipes.streams.get(number), recipes.plain(number)) else {
             return Err(self.unfoldable(file));
         };
-        let key = IS_STREAM | (file as u64) << STREAM_BITS | number as u64;
-        self.cache.get((self.identity, key), || {
+        let key = |kind, number: usize| (self.identity, kind | (file as u64) << STREAM_BITS | number as u64);
+        self.cache.get(key(IS_STREAM, number), || {
+            if let Some((place, chunk)) = recipes.box_of(number) {
+                let tiles = recipes.boxes.get(place).ok_or_else(|| self.unfoldable(file))?;
+                let read = |range, buffer: &mut Vec<u8>| self.read_held(file, range, buffer);
+                let plain =
+                    self.cache.get(key(IS_BOX, place), || self.bytes_of_box(file, recipes, place, &read))?;
+                return self.folded(file, stream, &tiles.chunk(&plain, chunk));
+            }
             let mut bytes = Vec::with_capacity(to_usize(plain.length));
             self.read_held(file, plain, &mut bytes)?;
             self.folded(file, stream, &bytes)
         })
+    }
+
+    /// The body and the fringe of a box.
+    fn bytes_of_box(
+        &self,
+        file: usize,
+        recipes: &Unfolded,
+        number: usize,
+        read: ReadHeld<'_>,
+    ) -> Result<Vec<u8>> {
+        let place = recipes.place_of_box(number).ok_or_else(|| self.unfoldable(file))?;
+        let mut bytes = Vec::with_capacity(to_usize(place.body.length + place.fringe.length));
+        read(place.body, &mut bytes)?;
+        read(place.fringe, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Folds a part of a file, whose unfolded form `read` gives: `take` gets the bytes of the file, and where they stand.
+    pub(super) fn fold_unit(
+        &self,
+        file: usize,
+        recipes: &Unfolded,
+        unit: &Unit,
+        read: ReadHeld<'_>,
+        take: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let unfoldable = || self.unfoldable(file);
+        match *unit {
+            Unit::AsIs(part) => {
+                let mut bytes = scratch::empty(to_usize(part.unfolded.length.min(AT_ONCE)));
+                for data in data_within(part.unfolded, self.files.holes_of(file)) {
+                    let mut done = 0;
+                    while done < data.length {
+                        let length = AT_ONCE.min(data.length - done);
+                        bytes.clear();
+                        read(Extent { offset: data.offset + done, length }, &mut bytes)?;
+                        take(part.file.offset + (data.offset - part.unfolded.offset) + done, &bytes)?;
+                        done += length;
+                    }
+                }
+                scratch::give_back(bytes);
+                Ok(())
+            }
+            Unit::Stream(number) => {
+                let stream = recipes.streams.get(number).ok_or_else(unfoldable)?;
+                let plain = recipes.plain(number).ok_or_else(unfoldable)?;
+                let mut bytes = scratch::empty(to_usize(plain.length));
+                read(plain, &mut bytes)?;
+                let stored = self.folded(file, stream, &bytes)?;
+                scratch::give_back(bytes);
+                take(stream.stored.offset, &stored)
+            }
+            Unit::Box(number) => {
+                let plain = self.bytes_of_box(file, recipes, number, read)?;
+                let tiles = recipes.boxes.get(number).ok_or_else(unfoldable)?;
+                for (chunk, stream) in tiles.streams.iter().enumerate() {
+                    let stream = recipes.streams.get(*stream).ok_or_else(unfoldable)?;
+                    let stored = self.folded(file, stream, &tiles.chunk(&plain, chunk))?;
+                    take(stream.stored.offset, &stored)?;
+                }
+                Ok(())
+            }
+        }
     }
 
     /// A stream made of its plain bytes.
@@ -105,7 +184,10 @@ impl Container {
         let Ok(Some(recipes)) = self.recipes(file) else { return offset };
         let touched = recipes.parts_of_file(Extent { offset, length: 1 }).next();
         touched.map_or(offset, |part| match part.stream {
-            Some(_) => part.unfolded.offset,
+            Some(stream) => {
+                let in_box = recipes.box_of(stream).and_then(|(place, _)| recipes.place_of_box(place));
+                in_box.map_or(part.unfolded.offset, |place| place.body.offset)
+            }
             None => part.unfolded.offset + (offset - part.file.offset),
         })
     }
@@ -113,14 +195,9 @@ impl Container {
     /// Makes all streams of a file again, or says why not.
     pub(super) fn check_folding(&self, file: usize) -> Result<()> {
         let Some(recipes) = self.recipes(file)? else { return Ok(()) };
-        let mut bytes = Vec::new();
-        for (number, stream) in recipes.streams.iter().enumerate() {
-            let Some(plain) = recipes.plain(number) else { return Err(self.unfoldable(file)) };
-            bytes.clear();
-            self.read_held(file, plain, &mut bytes)?;
-            self.folded(file, stream, &bytes)?;
-        }
-        Ok(())
+        let read = |range, buffer: &mut Vec<u8>| self.read_held(file, range, buffer);
+        let mut folded = recipes.units().filter(|unit| !matches!(unit, Unit::AsIs(_)));
+        folded.try_for_each(|unit| self.fold_unit(file, &recipes, &unit, &read, &mut |_, _| Ok(())))
     }
 
     /// As many threads as were asked for, as long as the streams that they make fit the budget.
@@ -140,8 +217,13 @@ impl Container {
         self.files.unfolded.contains_key(&file)
     }
 
-    /// Bytes that blocks hold of a file.
+    /// Bytes of what the container has of a file.
     pub(super) fn held_bytes(&self, file: usize) -> u64 {
         self.files.held_bytes(file, part(&self.files.files, file))
+    }
+
+    /// Bytes that blocks hold of it.
+    pub(super) fn data_bytes(&self, file: usize) -> u64 {
+        self.files.data_bytes(file, part(&self.files.files, file))
     }
 }

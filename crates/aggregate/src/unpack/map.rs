@@ -10,6 +10,7 @@ use stdchk_formats::Extent;
 
 use super::Block;
 use crate::container::{Files, MemberRanges};
+use crate::holes::data_within;
 use crate::plan::complement;
 
 /// A run of bytes of a file, and where they are.
@@ -46,8 +47,16 @@ pub(super) fn maps(files: &Files, blocks: &BTreeMap<u64, Block>) -> Vec<Vec<Bloc
     }
     let sizes: Vec<u64> =
         files.files.iter().enumerate().map(|(position, file)| files.held_bytes(position, file)).collect();
-    let rests: Vec<Vec<Extent>> =
-        sizes.iter().copied().zip(held).map(|(size, held)| complement(size, held)).collect();
+    let rests: Vec<Vec<Extent>> = sizes
+        .iter()
+        .copied()
+        .zip(held)
+        .enumerate()
+        .map(|(file, (size, mut held))| {
+            held.extend_from_slice(files.holes_of(file));
+            complement(size, held)
+        })
+        .collect();
     let mut in_rests: Vec<Vec<BlockSlice>> = vec![Vec::new(); files.files.len()];
     for member in &located {
         if let (MemberRanges::Rest(range), Some(in_rest)) = (member.place, in_rests.get_mut(member.file)) {
@@ -62,7 +71,10 @@ pub(super) fn maps(files: &Files, blocks: &BTreeMap<u64, Block>) -> Vec<Vec<Bloc
             map.extend(laid_over(rest, &in_rest));
         }
     }
-    for (map, size) in maps.iter_mut().zip(&sizes) {
+    for (file, (map, size)) in maps.iter_mut().zip(&sizes).enumerate() {
+        let holes = files.holes_of(file);
+        // Holes hold nothing, so bytes that claim to be in one are of a container that nobody wrote.
+        map.retain(|piece| data_within(piece.file, holes).eq([piece.file]));
         tidy(map, *size);
     }
     assert_eq!(maps.len(), files.files.len(), "every file has a map, be it an empty one");
@@ -144,7 +156,7 @@ fn locate(blocks: &BTreeMap<u64, Block>) -> Vec<Located<'_>> {
     located
 }
 
-/// Whether the pieces, which are in order and don't overlap, cover the whole file.
+/// Whether the pieces, which are in order and don't overlap, are all of so many bytes.
 pub(super) fn covers(map: &[BlockSlice], size: u64) -> bool {
     map.iter().map(|piece| piece.file.length).sum::<u64>() == size
 }
@@ -187,6 +199,31 @@ mod tests {
         ];
         let pieces = map_of(11, members).into_iter().map(|piece| (piece.file.offset, piece.start));
         assert_eq!(pieces.collect::<Vec<_>>(), [(0, 6), (2, 5), (3, 8), (6, 3), (8, 0)]);
+    }
+
+    #[test]
+    fn bytes_that_claim_to_be_in_a_hole_stand_for_nothing() {
+        let entry = FileEntry { name: "x".to_owned(), size: 20, mode: 0, modified_ns: 0 };
+        let holes = BTreeMap::from([(0, vec![extent(5, 10)])]);
+        let files = Files { files: vec![entry], holes, ..Files::default() };
+        let record = |members| BlockRecord {
+            number: 0,
+            key: String::new(),
+            steps: Vec::new(),
+            raw_length: 20,
+            raw_hash: [0; 16],
+            members,
+            shapes: Vec::new(),
+        };
+        let of = |members| {
+            let block = Block { record: record(members), payload: extent(0, 20) };
+            maps(&files, &BTreeMap::from([(0, block)])).remove(0)
+        };
+        let whole = of(vec![member(MemberRanges::Rest(extent(0, 10)), None)]);
+        assert_eq!(whole.iter().map(|piece| piece.file).collect::<Vec<_>>(), [extent(0, 5), extent(15, 5)]);
+        let inside = MemberRanges::Extents(vec![extent(0, 5), extent(10, 5)]);
+        let map = of(vec![member(inside, None)]);
+        assert_eq!(map.iter().map(|piece| piece.file).collect::<Vec<_>>(), [extent(0, 5)]);
     }
 
     #[test]

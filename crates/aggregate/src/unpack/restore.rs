@@ -26,7 +26,7 @@ use crate::new_file::{NewFile, become_as, folder_of, sync_folder};
 use crate::pack::Watch;
 use crate::parallel::in_parallel;
 use crate::source::scaled;
-use crate::unfold::{Part, Unfolded};
+use crate::unfold::{Unfolded, Unit};
 
 /// How to unpack.
 pub struct Unpacking<'a> {
@@ -70,8 +70,9 @@ struct Target<'container> {
     /// Position in the container.
     file: usize,
     entry: &'container FileEntry,
-    /// Bytes that blocks hold of it, and whether these are its unfolded form.
+    /// Bytes of what the container has of it, those of them that blocks hold, and whether it is the unfolded form.
     held_bytes: u64,
+    data_bytes: u64,
     is_unfolded: bool,
     owner: Option<Owner>,
     path: PathBuf,
@@ -154,8 +155,8 @@ impl Container {
             ..=OPEN_MAX => Assembly::OpenFiles,
             _ => Assembly::ClosedFiles,
         };
-        for target in targets.iter().filter(|target| target.held_bytes == 0) {
-            target.take(&[], &[], Assembly::Memory)?;
+        for target in targets.iter().filter(|target| target.data_bytes == 0) {
+            target.take(&[], &[], if target.held_bytes == 0 { Assembly::Memory } else { assembly })?;
         }
         let deliveries: Vec<_> = self.deliveries(&targets).into_iter().collect();
         in_parallel(&deliveries, self.threads(budget, options.threads), |_, (block, deliveries)| {
@@ -189,10 +190,11 @@ impl Container {
                 return Err(AggregateError::Invalid(format!("two files are called '{}'", entry.name)));
             }
             let (held_bytes, is_unfolded) = (self.held_bytes(file), self.is_unfolded(file));
-            let state = if covers(map, held_bytes) { State::Waiting } else { State::Damaged };
+            let data_bytes = self.data_bytes(file);
+            let state = if covers(map, data_bytes) { State::Waiting } else { State::Damaged };
             let owner = self.files.owners.get(&file).copied();
             let state = Mutex::new(state);
-            targets.push(Target { file, entry, held_bytes, is_unfolded, owner, path, state });
+            targets.push(Target { file, entry, held_bytes, data_bytes, is_unfolded, owner, path, state });
         }
         fs::create_dir_all(folder).map_err(AggregateError::io("create", folder))?;
         let folders: HashSet<&Path> = targets.iter().map(Target::folder).collect();
@@ -249,10 +251,14 @@ impl Container {
     fn fold(&self, target: &Target<'_>, foldable: &Foldable, threads: usize, watch: Watch<'_>) -> Result<()> {
         let Foldable { arrived, recipes } = foldable;
         let folded = NewFile::start(&target.path, PRIVATE)?;
-        let parts: Vec<Part> =
-            recipes.parts_of_file(Extent { offset: 0, length: target.entry.size }).collect();
-        let made = in_parallel(&parts, threads, |_, part| {
-            let made = self.write_part(target.file, recipes, part, arrived, &folded)?;
+        let units: Vec<Unit> = recipes.units().collect();
+        let read = |range, buffer: &mut Vec<u8>| arrived.append(range, buffer);
+        let made = in_parallel(&units, threads, |_, unit| {
+            let mut write = |offset, bytes: &[u8]| folded.write_around_zeros(bytes, offset);
+            let made = match self.fold_unit(target.file, recipes, unit, &read, &mut write) {
+                Err(AggregateError::Damaged { .. }) => false,
+                other => other.map(|()| true)?,
+            };
             if watch(0) { Ok(made) } else { Err(AggregateError::Stopped) }
         })?;
         if made.contains(&false) {
@@ -261,36 +267,6 @@ impl Container {
         let written = target.written(folded)?;
         target.end(written);
         Ok(())
-    }
-
-    /// Writes a part of a file that arrived unfolded; says whether it is made again.
-    fn write_part(
-        &self,
-        file: usize,
-        recipes: &Unfolded,
-        part: &Part,
-        arrived: &Arrived,
-        folded: &NewFile,
-    ) -> Result<bool> {
-        let mut bytes = scratch::empty(to_usize(part.unfolded.length.min(WRITTEN_AT_ONCE)));
-        let Some(number) = part.stream else {
-            let mut done = 0;
-            while done < part.file.length {
-                let length = WRITTEN_AT_ONCE.min(part.file.length - done);
-                bytes.clear();
-                arrived.append(Extent { offset: part.unfolded.offset + done, length }, &mut bytes)?;
-                folded.write_around_zeros(&bytes, part.file.offset + done)?;
-                done += length;
-            }
-            scratch::give_back(bytes);
-            return Ok(true);
-        };
-        arrived.append(part.unfolded, &mut bytes)?;
-        let Some(stream) = recipes.streams.get(number) else { return Ok(false) };
-        let Ok(stored) = self.folded(file, stream, &bytes) else { return Ok(false) };
-        scratch::give_back(bytes);
-        folded.write_at(&stored, part.file.offset)?;
-        Ok(true)
     }
 
     /// For every block that is needed, the pieces that it delivers, file by file.
@@ -328,7 +304,7 @@ impl Container {
                 None => target.end(State::Damaged),
             }
             let arrived = pieces.iter().map(|piece| piece.file.length).sum();
-            if !watch(scaled(arrived, target.entry.size, target.held_bytes)) {
+            if !watch(scaled(arrived, target.entry.size, target.data_bytes)) {
                 return Err(AggregateError::Stopped);
             }
         }
@@ -487,13 +463,16 @@ impl Target<'_> {
     fn begin(&self, assembly: Assembly) -> Result<State> {
         let size = self.held_bytes;
         if matches!(assembly, Assembly::Memory) {
-            return Ok(State::Memory(scratch::filled(to_usize(size)), size));
+            // Holes get no bytes, and are zeros.
+            let has_holes = self.data_bytes < size;
+            let bytes = if has_holes { vec![0; to_usize(size)] } else { scratch::filled(to_usize(size)) };
+            return Ok(State::Memory(bytes, self.data_bytes));
         }
         let mut file = NewFile::start(&self.path, PRIVATE)?;
         if matches!(assembly, Assembly::ClosedFiles) {
             file.close();
         }
-        Ok(State::Disk(file, size))
+        Ok(State::Disk(file, self.data_bytes))
     }
 
     /// Ends the writing of a whole file. A small one is made durable together with others.
@@ -512,9 +491,6 @@ impl Target<'_> {
 
 /// Longest file, in bytes, that is made durable together with others: a longer one takes the disk longer than the wait for it.
 const SMALL_MAX: u64 = 1 << 20;
-
-/// Bytes of a folded file that are written at once, where they are the same in both forms.
-const WRITTEN_AT_ONCE: u64 = 1 << 20;
 
 /// Permissions of a file until it gets its own.
 const PRIVATE: u32 = 0o600;

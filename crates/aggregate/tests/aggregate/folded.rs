@@ -213,3 +213,69 @@ fn a_damaged_container_gives_the_file_or_nothing() {
     }
     assert!(refused > 50, "{refused}");
 }
+
+/// Copies a folder with all that is below it.
+fn copy_all(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let (path, target) = {
+            let entry = entry.unwrap();
+            (entry.path(), to.join(entry.file_name()))
+        };
+        if path.is_dir() {
+            copy_all(&path, &target);
+        } else {
+            fs::copy(&path, &target).unwrap();
+        }
+    }
+}
+
+#[test]
+fn arrays_of_zarr_come_back_and_are_coded_by_their_type() {
+    let set = TempDir::new().unwrap();
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/zarr");
+    copy_all(&fixtures, &set.path().join("zarr"));
+    // A chunk that no setting makes, and one that is cut: they stay as they are.
+    let lz4 = set.path().join("zarr/v2lz4");
+    let mut other = fs::read(lz4.join("0.0")).unwrap();
+    let last = other.len() - 1;
+    other[last] ^= 1;
+    fs::write(lz4.join("7.0"), &other).unwrap();
+    fs::write(lz4.join("8.0"), &other[..5000]).unwrap();
+    let (_out, container, stored) = packed(set.path(), &Packing::default());
+    let as_it_is = packed(set.path(), &Packing { mode: Mode::Fastest, ..Packing::default() }).2;
+    assert!(stored * 10 < as_it_is * 9, "{stored} of {as_it_is}");
+    let back = TempDir::new().unwrap();
+    container.unpack(back.path(), &Unpacking::default()).unwrap();
+    for (name, size) in container.files() {
+        let file = fs::read(set.path().join(name)).unwrap();
+        assert_eq!(file.len() as u64, size);
+        assert!(fs::read(back.path().join(name)).unwrap() == file, "{name}");
+    }
+    container.check(&Unpacking::default()).unwrap();
+}
+
+/// `tests/fixtures/chunked.h5`, as h5py writes arrays of 29 x 29 x 29 in chunks of 8 x 8 x 15.
+#[test]
+fn chunks_of_an_array_take_what_the_array_takes() {
+    let bytes = fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/chunked.h5")).unwrap();
+    let set = folder(&[("a.h5", &bytes)]);
+    let (_out, container, stored) = packed(set.path(), &Packing::default());
+    let arrays = ["zeros", "filled", "missing"].map(|name| container.variable_npy("a.h5", name).unwrap());
+    let plain: u64 = arrays.iter().map(|array| size_of(array)).sum();
+    // A file of HDF5 has structure of its own, and each chunk a recipe.
+    let chunks = 2 * 4 * 4 * 2 + 4;
+    assert!(stored < plain + 4000 + 20 * chunks, "{stored}, the arrays alone {plain}");
+    for block_max in [0, 128 << 10] {
+        let (_out, container, _) = packed(set.path(), &Packing { block_max, ..Packing::default() });
+        let mut read = Vec::new();
+        for offset in (0..bytes.len() as u64).step_by(777) {
+            let length = 777.min(bytes.len() as u64 - offset);
+            container.read(0, Extent { offset, length }, &mut read).unwrap();
+        }
+        assert!(read == bytes);
+        let back = TempDir::new().unwrap();
+        container.unpack(back.path(), &Unpacking::default()).unwrap();
+        assert!(fs::read(back.path().join("a.h5")).unwrap() == bytes);
+    }
+}

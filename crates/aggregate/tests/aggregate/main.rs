@@ -11,5 +11,6 @@ mod names;
 mod removal;
 mod repeats;
 mod same_everywhere;
+mod sparse;
 mod timesteps;
 mod unknown_files;

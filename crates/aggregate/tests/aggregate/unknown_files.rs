@@ -198,3 +198,13 @@ fn what_repeats_far_apart_is_left_out_as_with_a_long_window() {
     let (ours, theirs) = (packed(folder.path(), Mode::Default), by_zstd(&images.concat(), 3, true));
     assert!(is_at_most_a_hundredth_larger(ours, theirs), "{ours} bytes, {theirs} by zstd");
 }
+
+/// The shell is there on every machine that runs these tests. Its tables look like arrays, place by place, and repeat as text does.
+#[test]
+fn a_program_is_as_small_as_zstd_makes_it_with_a_long_window() {
+    let program = fs::read("/bin/bash").unwrap();
+    let folder = TempDir::new().unwrap();
+    fs::write(folder.path().join("program"), &program).unwrap();
+    let (stored, zstd) = (packed(folder.path(), Mode::Default), by_zstd(&program, 3, true));
+    assert!(stored <= zstd + OWN_RECORDS, "{stored}, zstd {zstd}");
+}

@@ -80,7 +80,12 @@ pub(crate) fn by_tree_1(
     let grid = Grid::new(shape, space)?;
     let key_length = 8 + 8 * (shape.len() + 1);
     let mut chunks = Vec::new();
-    for (key, offset) in tree::leaves_1(file, root, CHUNK_NODE, key_length)? {
+    let (leaves, unread) = tree::leaves_1(file, root, CHUNK_NODE, key_length)?;
+    // A chunk that isn't found would be taken for one that was never written, and read as zeros.
+    if let Some(reason) = unread {
+        return Err(reason);
+    }
+    for (key, offset) in leaves {
         let mut key = Cursor::new("key of a chunk", offset, key);
         let length = u64::from(key.u32_le()?);
         let skipped = key.u32_le()?;

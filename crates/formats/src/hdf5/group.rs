@@ -3,6 +3,8 @@
 //! Relies on [`super::tree`] and [`super::fractal_heap`]. The idea: only hard links matter, since soft and external
 //! links own no bytes.
 
+use stdchk_model::exact::to_usize;
+
 use super::file::File;
 use super::fractal_heap::FractalHeap;
 use super::object_header::{Message, ObjectHeader};
@@ -54,8 +56,9 @@ fn symbol_table(file: &File<'_, '_>, message: &Message, links: &mut Vec<Link>) -
     let (tree, heap) = (file.address(&mut cursor)?, file.address(&mut cursor)?);
     let (Some(tree), Some(heap)) = (tree, heap) else { return cursor.invalid() };
     let names = local_heap(file, heap)?;
-    let mut unread = Ok(());
-    for (_, node) in tree::leaves_1(file, tree, GROUP_NODE, file.length_width)? {
+    let (nodes, unread) = tree::leaves_1(file, tree, GROUP_NODE, file.length_width)?;
+    let mut unread = unread.map_or(Ok(()), Err);
+    for (_, node) in nodes {
         match symbol_node(file, node, &names, links) {
             Err(reason) if reason.is_the_end() => return Err(reason),
             outcome => unread = unread.and(outcome),
@@ -84,21 +87,27 @@ fn symbol_node(file: &File<'_, '_>, address: u64, names: &[u8], links: &mut Vec<
     let entries = u64::from(head.u16_le()?);
     let entry_length = (file.length_width + file.address_width + 24) as u64;
     let mut cursor = file.reader.cursor("symbol table node", address + 8, entries * entry_length)?;
+    let mut unread = Ok(());
     for _ in 0..entries {
-        let name = file.length(&mut cursor)?;
-        let target = file.address(&mut cursor)?;
-        let cached = cursor.u32_le()?;
-        cursor.skip(20)?; // reserved, scratch
-        match target {
-            Some(address) if cached != SOFT_LINK => {
-                let name = name_at(names, name, &cursor)?;
-                file.reader.keep::<Link>(name.len())?;
-                links.push(Link { name, address })
-            }
-            _ => {}
+        let mut entry = cursor.part("entry of a group", to_usize(entry_length))?;
+        match symbol(file, &mut entry, names) {
+            Ok(link) => links.extend(link),
+            Err(reason) if reason.is_the_end() => return Err(reason),
+            Err(reason) => unread = unread.and(Err(reason)),
         }
     }
-    Ok(())
+    unread
+}
+
+/// One entry of a symbol table; `None` for a soft link.
+fn symbol(file: &File<'_, '_>, entry: &mut Cursor, names: &[u8]) -> Result<Option<Link>> {
+    let name = file.length(entry)?;
+    let target = file.address(entry)?;
+    let cached = entry.u32_le()?;
+    let Some(address) = target.filter(|_| cached != SOFT_LINK) else { return Ok(None) };
+    let name = name_at(names, name, entry)?;
+    file.reader.keep::<Link>(name.len())?;
+    Ok(Some(Link { name, address }))
 }
 
 /// Cache type of an entry that is a soft link.

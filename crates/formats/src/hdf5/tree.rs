@@ -9,34 +9,53 @@ use super::file::File;
 use crate::cursor::Cursor;
 use crate::reason::{Reason, Result};
 
-/// Visits a version 1 tree: for every child of every leaf its key (`key_length` bytes) and its address.
+/// Children of leaves, each with its key and its address.
+pub(crate) type Leaves = Vec<(Vec<u8>, u64)>;
+
+/// Visits a version 1 tree: for every child of every leaf its key (`key_length` bytes) and its address; and why some nodes can't be read,
+/// where that is so.
 pub(crate) fn leaves_1(
     file: &File<'_, '_>,
     root: u64,
     node_type: u8,
     key_length: usize,
-) -> Result<Vec<(Vec<u8>, u64)>> {
+) -> Result<(Leaves, Option<Reason>)> {
     let mut pending = vec![root];
-    let mut leaves = Vec::new();
+    let (mut leaves, mut unread) = (Vec::new(), None);
     while let Some(address) = pending.pop() {
-        let head_length = 8 + 2 * file.address_width as u64;
-        let mut head = file.reader.cursor("tree node", address, head_length)?;
-        head.expect(b"TREE")?;
-        let found_type = head.u8()?;
-        let (level, entries) = (head.u8()?, usize::from(head.u16_le()?));
-        if found_type != node_type {
-            return head.invalid();
-        }
-        let body = (entries * (key_length + file.address_width)) as u64;
-        let mut cursor = file.reader.cursor("tree node", address + head_length, body)?;
-        for _ in 0..entries {
-            let key = cursor.take(key_length)?.to_vec();
-            let Some(child) = file.address(&mut cursor)? else { return cursor.invalid() };
-            file.reader.keep::<(Vec<u8>, u64)>(key_length)?;
-            if level == 0 { leaves.push((key, child)) } else { pending.push(child) }
+        match node_1(file, address, node_type, key_length, &mut leaves, &mut pending) {
+            Err(reason) if reason.is_the_end() => return Err(reason),
+            outcome => unread = unread.or(outcome.err()),
         }
     }
-    Ok(leaves)
+    Ok((leaves, unread))
+}
+
+fn node_1(
+    file: &File<'_, '_>,
+    address: u64,
+    node_type: u8,
+    key_length: usize,
+    leaves: &mut Leaves,
+    pending: &mut Vec<u64>,
+) -> Result<()> {
+    let head_length = 8 + 2 * file.address_width as u64;
+    let mut head = file.reader.cursor("tree node", address, head_length)?;
+    head.expect(b"TREE")?;
+    let found_type = head.u8()?;
+    let (level, entries) = (head.u8()?, usize::from(head.u16_le()?));
+    if found_type != node_type {
+        return head.invalid();
+    }
+    let body = (entries * (key_length + file.address_width)) as u64;
+    let mut cursor = file.reader.cursor("tree node", address + head_length, body)?;
+    for _ in 0..entries {
+        let key = cursor.take(key_length)?.to_vec();
+        let Some(child) = file.address(&mut cursor)? else { return cursor.invalid() };
+        file.reader.keep::<(Vec<u8>, u64)>(key_length)?;
+        if level == 0 { leaves.push((key, child)) } else { pending.push(child) }
+    }
+    Ok(())
 }
 
 /// What the header of a version 2 tree says.

@@ -125,6 +125,11 @@ fn formats() {
 }
 
 #[test]
+fn chunks() {
+    try_out("chunks");
+}
+
+#[test]
 fn logs() {
     try_out("logs");
 }

@@ -138,11 +138,30 @@ pub fn containers() -> Vec<Vec<u8>> {
     fs::copy(crates().join("formats/tests/fixtures/model.safetensors"), set.join("a.safetensors")).unwrap();
     fs::write(set.join("b"), plain()).unwrap();
     fs::write(set.join("c"), b"").unwrap();
-    // A file that is held unfolded.
+    // Files that are held unfolded, in boxes and as chunks of Zarr.
     fs::copy(crates().join("formats/tests/fixtures/filtered.h5"), set.join("d.h5")).unwrap();
+    for name in [".zarray", "0.0"] {
+        fs::copy(crates().join("aggregate/tests/fixtures/zarr/v2lz4").join(name), set.join(name)).unwrap();
+    }
+    // A sparse file.
+    fs::File::create(set.join("e")).unwrap().set_len(1 << 20).unwrap();
     let packed = place.path().join("packed");
     pack(&inputs_of(&[set]).unwrap().files, &packed, &Packing::default()).unwrap();
     vec![fs::read(packed).unwrap()]
+}
+
+pub fn chunks() -> Vec<Vec<u8>> {
+    let names = [
+        "v2lz4/.zarray",
+        "v2lz4/1.0",
+        "v2lz4hc/1.0",
+        "v2zlib/1.0",
+        "v3bitshuffle/c/1/0",
+        "v3zstd/zarr.json",
+        "v3zstd/c/1/0",
+    ];
+    let folder = crates().join("aggregate/tests/fixtures/zarr");
+    names.iter().map(|name| fs::read(folder.join(name)).unwrap()).collect()
 }
 
 pub fn formats() -> Vec<Vec<u8>> {

@@ -9,12 +9,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use minicbor::{Decode, Encode};
-use stdchk_aggregate::{BlockCache, Container};
+use stdchk_aggregate::{BlockCache, Container, try_chunk};
 use stdchk_benefactor::journal::{JOURNAL_FILE, Kept};
 use stdchk_benefactor::store::{Donation, Store};
 use stdchk_filestate::log::Log;
 use stdchk_filestate::store::Options;
-use stdchk_formats::{Extent, Source, parse};
+use stdchk_formats::{Extent, Source, ZarrArray, parse};
 use stdchk_manager::core::{Core, Now, Setting, Timing};
 use stdchk_manager::recover;
 use stdchk_manager::store::{Batch, Snapshot, Store as Records, StoreError, Visitor};
@@ -47,7 +47,7 @@ pub struct Target {
 }
 
 /// All parsers.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 13] = [
     Target { name: "frames", read: frames, seeds: seeds::frames, inputs: 20_000 },
     Target { name: "messages", read: messages, seeds: seeds::messages, inputs: 100_000 },
     Target { name: "maps", read: maps, seeds: seeds::maps, inputs: 100_000 },
@@ -55,6 +55,7 @@ pub const TARGETS: [Target; 12] = [
     Target { name: "sealed", read: sealed, seeds: seeds::sealed, inputs: 5_000 },
     Target { name: "containers", read: containers, seeds: seeds::containers, inputs: 3_000 },
     Target { name: "formats", read: formats, seeds: seeds::formats, inputs: 5_000 },
+    Target { name: "chunks", read: chunks, seeds: seeds::chunks, inputs: 3_000 },
     Target { name: "logs", read: logs, seeds: seeds::logs, inputs: 20_000 },
     Target { name: "texts", read: texts, seeds: seeds::texts, inputs: 50_000 },
     Target { name: "segments", read: segments, seeds: seeds::segments, inputs: 500 },
@@ -198,6 +199,14 @@ fn containers(bytes: &[u8]) {
             }
         }
     }
+}
+
+/// Chunks of Zarr, and what describes them.
+fn chunks(bytes: &[u8]) {
+    try_chunk(bytes);
+    let Some(array) = ZarrArray::described(bytes) else { return };
+    assert!(array.chunk_bytes().is_some_and(|bytes| bytes > 0), "a chunk has elements");
+    let _any = array.is_chunk("c/0/1");
 }
 
 fn formats(bytes: &[u8]) {
