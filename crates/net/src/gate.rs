@@ -7,12 +7,14 @@
 //! A server of one thread, the manager, also shares its time, and the memory of answers that nobody takes: beyond its share of that a member is answered
 //! nothing more. In a round each member may have its requests answered for a quantum of time; what it asks
 //! beyond that waits for the next round, which begins once everything else that was ready has run and the sockets were looked at. So a
-//! request waits for a quantum and one request of each other member at most, however many they have asked.
+//! request waits for a quantum and one request of each other member at most, however many they have asked. A member whose request took long rests for some
+//! times as long while others ask: so they have most of the time, also where each request is short and one of another member's is not.
 //!
 //! | state of a member | its request | its request has run | a new round begins |
 //! |---|---|---|---|
 //! | nothing waits, time is left | runs at once | stays, or its time is used up | all its time is left |
 //! | its time is used up | waits | | the first one runs |
+//! | it rests | waits | | the first one runs once it has rested |
 //! | some wait | waits behind those | the next one runs, if time is left | the first one runs |
 //! | it takes no answers | waits | | they wait on; the first one runs once it takes answers |
 
@@ -38,6 +40,14 @@ const BODY_FACTOR: u64 = 4;
 const LARGEST_PART: u64 = 4;
 /// Time for which the requests of one member are answered in a round: dozens of small ones.
 const QUANTUM: Duration = Duration::from_millis(1);
+
+/// A request that takes so long is a long one.
+const LONG: Duration = Duration::from_millis(50);
+/// How many times as long a member rests after it, and at most: a benefactor has its heartbeats answered in time.
+const REST_TIMES: u32 = 3;
+const REST_MAX: Duration = Duration::from_secs(2);
+/// Others ask if one did within this time.
+const OTHERS_WITHIN: Duration = Duration::from_secs(1);
 
 /// Which member; `None`: a process of the server's machine.
 type Who = Option<MemberId>;
@@ -69,6 +79,10 @@ struct State {
     to_run: BTreeMap<Who, VecDeque<oneshot::Sender<()>>>,
     /// Time that was used in this round.
     spent: HashMap<Who, Duration>,
+    /// When each member asked last.
+    asked: HashMap<Who, Instant>,
+    /// Until when members rest.
+    rests: HashMap<Who, Instant>,
 }
 
 /// A connection's place.
@@ -104,6 +118,8 @@ impl Gate {
             to_read: BTreeMap::new(),
             to_run: BTreeMap::new(),
             spent: HashMap::new(),
+            asked: HashMap::new(),
+            rests: HashMap::new(),
         };
         Arc::new(Self { state: Mutex::new(state), has_rounds, used: Notify::new() })
     }
@@ -160,6 +176,7 @@ impl Gate {
     async fn wait_for_turn(&self, member: Who) {
         let told = {
             let mut state = self.state.lock();
+            state.asked.insert(member, Instant::now());
             if !state.to_run.contains_key(&member) && state.may_run(member) {
                 return;
             }
@@ -175,11 +192,23 @@ impl Gate {
     /// Begins one round after the other.
     pub(crate) async fn run_rounds(&self) {
         loop {
-            self.used.notified().await;
+            let rested = self.state.lock().rested();
+            let rested = async {
+                match rested {
+                    Some(until) => tokio::time::sleep_until(until).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = self.used.notified() => {}
+                () = rested => {}
+            }
             // Everything that is ready runs before, and sockets are looked at.
             tokio::task::yield_now().await;
             let mut state = self.state.lock();
             state.spent.clear();
+            state.asked.retain(|_, last| last.elapsed() < OTHERS_WITHIN);
+            state.rests.retain(|_, until| *until > Instant::now());
             let members: Vec<Who> = state.to_run.keys().copied().collect();
             let run = members.into_iter().filter(|member| state.let_run(*member)).count();
             // Who was let run may have gone; the others are told by that.
@@ -204,7 +233,23 @@ impl State {
 
     fn may_run(&self, member: Who) -> bool {
         let has_time = self.spent.get(&member).is_none_or(|spent| *spent < QUANTUM);
-        has_time && self.answers.may_take(payer(member), 0)
+        let rests = self.rests.get(&member).is_some_and(|until| *until > Instant::now());
+        has_time && !rests && self.answers.may_take(payer(member), 0)
+    }
+
+    /// A request of a member took so long.
+    fn took(&mut self, member: Who, time: Duration) {
+        *self.spent.entry(member).or_default() += time;
+        let asks =
+            |(other, last): (&Who, &Instant)| *other != member && last.elapsed() < OTHERS_WITHIN + time;
+        if time >= LONG && self.asked.iter().any(asks) {
+            self.rests.insert(member, Instant::now() + (REST_TIMES * time).min(REST_MAX));
+        }
+    }
+
+    /// When the first of the members whose requests wait has rested.
+    fn rested(&self) -> Option<Instant> {
+        self.to_run.keys().filter_map(|member| self.rests.get(member)).min().copied()
     }
 
     /// Lets the next request of a member be answered, if it may; whether it does.
@@ -284,7 +329,7 @@ impl Drop for Place {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let mut state = self.gate.state.lock();
-        *state.spent.entry(self.member).or_default() += self.began.elapsed();
+        state.took(self.member, self.began.elapsed());
         state.let_run(self.member);
         self.gate.used.notify_one();
     }
@@ -407,6 +452,54 @@ mod tests {
     async fn small_requests_of_one_member_are_answered_together() {
         let order = order(&[(member(1), 1000)], Duration::ZERO).await;
         assert_eq!(order.len(), 1000);
+    }
+
+    /// A member that asks for much, one request after the other, and another one that asks for little as often: how long what the latter asks for takes.
+    async fn beside_long_requests(long: Duration) -> Duration {
+        let gate = Gate::new(10, MIB, true);
+        let rounds = Arc::clone(&gate);
+        let rounds = tokio::spawn(async move { rounds.run_rounds().await });
+        let busy = {
+            let gate = Arc::clone(&gate);
+            tokio::spawn(async move {
+                loop {
+                    gate.in_turn(member(1), async { std::thread::sleep(long) }).await;
+                    tokio::task::yield_now().await;
+                }
+            })
+        };
+        let began = Instant::now();
+        for _ in 0..20 {
+            gate.in_turn(member(2), async {}).await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        busy.abort();
+        rounds.abort();
+        began.elapsed()
+    }
+
+    #[tokio::test]
+    async fn who_asks_for_much_leaves_most_of_the_time_to_others() {
+        let took = beside_long_requests(4 * LONG).await;
+        assert!(took < 20 * 4 * LONG / 3, "{took:?}");
+    }
+
+    #[tokio::test]
+    async fn who_asks_alone_rests_never_and_who_rested_goes_on() {
+        let gate = Gate::new(10, MIB, true);
+        let rounds = Arc::clone(&gate);
+        let rounds = tokio::spawn(async move { rounds.run_rounds().await });
+        let long = async || gate.in_turn(member(1), async { std::thread::sleep(LONG) }).await;
+        let began = Instant::now();
+        long().await;
+        long().await;
+        assert!(began.elapsed() < 2 * LONG + REST_TIMES * LONG, "nobody else asks");
+        gate.in_turn(member(2), async {}).await;
+        long().await;
+        let began = Instant::now();
+        tokio::time::timeout(REST_MAX, long()).await.unwrap();
+        assert!(began.elapsed() >= REST_TIMES * LONG, "{:?}", began.elapsed());
+        rounds.abort();
     }
 
     #[tokio::test]

@@ -3,6 +3,7 @@
 mod benefactors;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::Serialize;
 use stdchk_model::message::benefactor::{OwnerWish, StorageState};
@@ -12,10 +13,10 @@ use stdchk_model::message::manager::{
 };
 use stdchk_model::{Maker, SessionId, Tier, Timestep, size};
 
-use self::benefactors::{NAMED_MAX, cannot_send_since};
+use self::benefactors::{NAMED_MAX, cannot_send_since, lasting};
 use crate::error::{About, Code, Error, Result};
 use crate::pool::Pool;
-use crate::text::time_exact;
+use crate::text::{self, time_exact};
 
 /// Part of the donated space that should stay free, percent: below it new checkpoints may soon find no room.
 const FREE_PERCENT_MIN: u64 = 5;

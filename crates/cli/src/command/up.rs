@@ -510,7 +510,7 @@ fn connect_to(
             Err(CommandError::new(Exit::Other, object, cause, next))
         }
         Err(failure) if failure.code == ErrorCode::OtherPool => {
-            let object = format!("manager {}", home.manager_address(record));
+            let object = format!("manager {manager}");
             let next = "check that the address is right; if the pool has a new authority, `stdchk down`, remove the folder `keys` and \
                         `pool.json` of this host's data folder, and let it join anew with a token";
             Err(CommandError::new(Exit::OtherPool, object, failure.message, next))

@@ -10,9 +10,12 @@
 //! | all others were seen, or enough | ends | it goes with the next collection, if it is still too much; that must come within a minute |
 //! | too few were seen | ends | it stays; it is tried again after a while, ever more rarely |
 //! | the same ones were not seen again | ends | the chunk is to be made as safe without them, as if they were to go: what nobody can show may not be there |
-//! | the holder is late, or couldn't ask | ends | it stays; it is tried again after a while, ever more rarely |
+//! | the holder couldn't ask | ends | it stays; it is tried again after a while, ever more rarely |
+//! | the holder is late | ends, with all that waits for this holder | others' blocks may go in place of its own; it is asked nothing for a while, ever longer |
 //! | the holder is gone, or registered anew | ends | it stays |
 //! | the chunk is gone | ends when it would be ordered | - |
+//!
+//! A holder that leaves is asked first, and each holder in the order in which questions came: no benefactor keeps another one from leaving.
 //!
 //! All of this is in memory alone: a manager that starts anew asks anew.
 
@@ -33,6 +36,8 @@ const WAITING_MAX: usize = 4_096;
 const ALL_MAX: usize = 1 << 18;
 /// Time after which a question is given up of which nothing was heard, milliseconds.
 const LATE_MS: u64 = 60_000;
+/// How often the time doubles for which a holder that was late is asked nothing: up to a quarter of an hour.
+const LATE_DOUBLINGS: u32 = 4;
 /// Time for which what was seen counts, milliseconds.
 const COUNTS_MS: u64 = 60_000;
 /// Time before a holder asks again that has seen too few, milliseconds. It doubles with each further failure.
@@ -59,8 +64,12 @@ type Place = (BenefactorId, EncodingId, u8);
 pub(super) struct Proofs {
     /// One for each chunk at a time.
     running: BTreeMap<ChunkId, Question>,
-    /// The chunks of which each benefactor is to see blocks.
-    at: BTreeMap<BenefactorId, BTreeSet<ChunkId>>,
+    /// The chunks of which each benefactor is to see blocks, in the order in which it was to.
+    at: BTreeMap<BenefactorId, BTreeSet<(u64, ChunkId)>>,
+    /// How many questions there were.
+    started: u64,
+    /// Benefactors that were late, how often, and until when each is asked nothing, milliseconds of the manager's life.
+    late: BTreeMap<BenefactorId, (u32, u64)>,
     /// How many of them it was told.
     ordered: HashMap<BenefactorId, usize>,
     /// Holders that asked in vain, with the number of times and when each may ask again, milliseconds of the manager's life.
@@ -81,6 +90,8 @@ pub(super) struct Proofs {
 #[derive(Debug)]
 struct Question {
     at: BenefactorId,
+    /// Which one of all questions it is.
+    place: u64,
     /// The block that may go.
     own: BlockId,
     /// How far from loss the others are to keep the chunk.
@@ -110,9 +121,17 @@ impl Proofs {
         self.failing.get(&(chunk, at)).is_some_and(|(_, retry_ms)| *retry_ms > now_ms)
     }
 
-    fn start(&mut self, question: Question) {
+    /// Whether a benefactor is asked nothing, since it was late.
+    fn is_late(&self, at: BenefactorId, now_ms: u64) -> bool {
+        self.late.get(&at).is_some_and(|(_, until_ms)| *until_ms > now_ms)
+    }
+
+    fn start(&mut self, mut question: Question) {
+        self.started += 1;
+        question.place = self.started;
         let own = self.at.entry(question.at).or_default();
-        if self.running.len() < ALL_MAX && own.len() < WAITING_MAX && own.insert(question.own.chunk) {
+        if self.running.len() < ALL_MAX && own.len() < WAITING_MAX {
+            own.insert((question.place, question.own.chunk));
             let before = self.running.insert(question.own.chunk, question);
             assert!(before.is_none(), "one at a time asks for a chunk");
         }
@@ -121,7 +140,8 @@ impl Proofs {
     fn end(&mut self, chunk: &ChunkId) -> Option<Question> {
         let question = self.running.remove(chunk)?;
         if let Some(own) = self.at.get_mut(&question.at) {
-            own.remove(chunk);
+            let was_there = own.remove(&(question.place, *chunk));
+            assert!(was_there, "a question stands at its holder");
             if own.is_empty() {
                 self.at.remove(&question.at);
             }
@@ -167,10 +187,22 @@ impl Proofs {
     fn give_up_late(&mut self, now_ms: u64) {
         let late = self.running.iter().filter(|(_, question)| question.until_ms <= now_ms);
         let late: Vec<ChunkId> = late.map(|(chunk, _)| *chunk).collect();
+        let mut holders = BTreeSet::new();
         for chunk in late {
-            let question = self.end(&chunk);
-            if let Some(Question { at, .. }) = question.filter(|question| !question.others.is_empty()) {
+            let Some(Question { at, others, .. }) = self.end(&chunk) else { continue };
+            if !others.is_empty() {
                 self.in_vain(chunk, at, now_ms);
+                holders.insert(at);
+            }
+        }
+        for at in holders {
+            let (times, until_ms) = self.late.entry(at).or_default();
+            *until_ms = now_ms + (LATE_MS << (*times).min(LATE_DOUBLINGS));
+            *times += 1;
+            let waiting: Vec<ChunkId> =
+                self.at.get(&at).into_iter().flatten().map(|(_, chunk)| *chunk).collect();
+            for chunk in waiting {
+                self.end(&chunk);
             }
         }
     }
@@ -186,7 +218,7 @@ impl Proofs {
     /// Ends what these benefactors were to ask: they are gone, or may never have heard of it. What they have seen counts no longer.
     pub fn forget_orders(&mut self, of: &[BenefactorId]) {
         for id in of {
-            for chunk in self.at.remove(id).into_iter().flatten() {
+            for (_, chunk) in self.at.remove(id).into_iter().flatten() {
                 self.running.remove(&chunk);
             }
             self.ordered.remove(id);
@@ -261,15 +293,24 @@ impl Core {
     /// Has the holder of one of these blocks, any of which may go while others keep the distance `wanted`, see those: one after the other.
     pub(super) fn ask_for_proofs(&mut self, chunk: ChunkId, blocks: &[Holder], wanted: u8, now: Now) {
         let may_ask = |block: &&Holder| {
-            self.registry.is_online(block.benefactor) && !self.proofs.waits(chunk, block.benefactor, now.ms)
+            self.registry.is_online(block.benefactor)
+                && !self.proofs.is_late(block.benefactor, now.ms)
+                && !self.proofs.waits(chunk, block.benefactor, now.ms)
         };
-        let Some(block) = blocks.iter().find(may_ask) else { return };
-        if self.proofs.running.contains_key(&chunk) {
-            return;
-        }
+        let leaves = |block: &&Holder| block.leaves(&self.registry);
+        let leaving = blocks.iter().filter(leaves).find(may_ask);
+        let Some(block) = leaving.or_else(|| blocks.iter().find(may_ask)) else { return };
         let (at, own) = (block.benefactor, block.block(chunk));
+        if let Some(running) = self.proofs.running.get(&chunk) {
+            // One that waits gives way.
+            if leaving.is_none() || running.at == at || !running.others.is_empty() {
+                return;
+            }
+            self.proofs.end(&chunk);
+        }
         self.proofs.start(Question {
             at,
+            place: 0,
             own,
             wanted,
             others: Vec::new(),
@@ -284,7 +325,7 @@ impl Core {
         let is_new = |chunk: &&ChunkId| {
             self.proofs.running.get(*chunk).is_some_and(|question| question.others.is_empty())
         };
-        let waiting = self.proofs.at.get(&at).into_iter().flatten().filter(is_new);
+        let waiting = self.proofs.at.get(&at).into_iter().flatten().map(|(_, chunk)| chunk).filter(is_new);
         let waiting: Vec<ChunkId> = waiting.take(AT_ONCE.saturating_sub(ordered)).copied().collect();
         let mut commands = Vec::new();
         for chunk in waiting {
@@ -348,6 +389,7 @@ impl Core {
                 continue;
             }
             let Some(question) = self.proofs.end_of(&own.chunk, by) else { continue };
+            self.proofs.late.remove(&by);
             let lacks: BTreeSet<u32> = lacks.iter().copied().collect();
             let (missed, others): (Vec<_>, Vec<_>) =
                 (0u32..).zip(question.others).partition(|(at, _)| lacks.contains(at));
@@ -388,6 +430,7 @@ impl Core {
             *retry_ms + FAILURES_KEPT_MS > now.ms && locations.get(id).is_some()
         });
         proofs.missed.retain(|_, until_ms| *until_ms > now.ms);
+        proofs.late.retain(|_, (_, until_ms)| *until_ms + FAILURES_KEPT_MS > now.ms);
         proofs.doubted.retain(|_, (since_ms, _)| now.ms.saturating_sub(*since_ms) < DOUBTED_WITHIN_MS);
     }
 }

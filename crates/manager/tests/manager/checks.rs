@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use stdchk_model::message::benefactor::{Check, Command, Decoded, FailedCopy, Seen};
 use stdchk_model::message::handshake::MemberId;
-use stdchk_model::message::manager::{Change, FileKind, ManagerRequest, StoredBlock};
+use stdchk_model::message::manager::{Change, FileKind, ManagerReply, ManagerRequest, StoredBlock};
 use stdchk_model::{BenefactorId, BlockId, Code, EncodingId, Incarnation, Ino, Maker};
 
 use crate::harness::{CHUNK_LENGTH, Pool, chunk, empty_load, stored};
@@ -385,4 +385,55 @@ fn doubts_about_what_is_not_there_or_is_a_copy_cost_nothing() {
     doubt(&mut pool, 1, 2, encoding());
     doubt(&mut pool, 1, 1, EncodingId { tag: [8; 16], ..encoding() });
     assert_eq!(checkers(&mut pool, &ALL), Vec::<u32>::new());
+}
+
+/// A heartbeat of a benefactor that leaves all undone that it is told; how many looks at others are among that.
+fn looks_left_undone(pool: &mut Pool, at: u32) -> usize {
+    let request = ManagerRequest::Heartbeat {
+        id: BenefactorId(at),
+        registration: pool.first_registration(at),
+        load: empty_load(),
+        durable_sequence: pool.told,
+        added: Vec::new(),
+        removed: Vec::new(),
+        damaged: 0,
+        copies_failed: Vec::new(),
+        put_sequence: pool.receipts,
+        decoded: Vec::new(),
+        seen: Vec::new(),
+        disk: None,
+    };
+    let Ok(ManagerReply::Commands(commands)) = pool.ask(request) else {
+        panic!("not an answer to a heartbeat")
+    };
+    checks(&commands).len()
+}
+
+#[test]
+fn a_holder_that_leaves_its_looks_undone_keeps_no_others_from_theirs() {
+    let mut pool = Pool::with_benefactors(3);
+    let file = pool.make(Ino::ROOT, "a", FileKind::File);
+    let all: Vec<u32> = (1..=40).collect();
+    pool.write(1, file, &all, &[0, 1]);
+    pool.pass_alive(REST_MS, &[0, 1, 2]);
+    pool.beat(2, &all, &[]);
+    pool.pass_alive(REST_MS, &[0, 1]);
+    pool.collect().unwrap();
+    assert_eq!(
+        (looks_left_undone(&mut pool, 2), looks_left_undone(&mut pool, 0)),
+        (16, 0),
+        "what came last goes first"
+    );
+    for _ in 0..62 {
+        pool.pass(1_000);
+        (0..3).for_each(|at| _ = looks_left_undone(&mut pool, at));
+    }
+    pool.collect().unwrap();
+    assert_eq!(looks_left_undone(&mut pool, 2), 0, "it is late");
+    assert_eq!(
+        looks_left_undone(&mut pool, 0) + looks_left_undone(&mut pool, 1),
+        16,
+        "others' blocks may go"
+    );
+    assert_eq!(pool.locate(40), [0, 1, 2], "nothing has gone unseen");
 }

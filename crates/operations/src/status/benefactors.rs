@@ -23,7 +23,7 @@ fn who(info: &BenefactorInfo) -> String {
 }
 
 /// A time in the largest unit of which it has two or more.
-fn lasting(ms: u64) -> String {
+pub(super) fn lasting(ms: u64) -> String {
     let seconds = ms / 1000;
     match seconds {
         0..120 => format!("{seconds} s"),
