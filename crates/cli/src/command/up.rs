@@ -17,7 +17,7 @@ use stdchk_net::data_dir::{self, DataDirError};
 use stdchk_net::{Authority, Keys};
 use tokio::runtime::Runtime;
 
-use super::benefactor::serving::ServingArguments;
+use super::benefactor::serving::UpServingArguments;
 use super::benefactor::terms::{Terms, TermsArguments, TierTerm};
 use super::pool::about_keys;
 use crate::context::Context;
@@ -65,7 +65,7 @@ pub struct Arguments {
     #[arg(long, value_name = "SIZE")]
     floor: Option<String>,
     #[command(flatten)]
-    serving: ServingArguments,
+    serving: UpServingArguments,
     #[command(flatten)]
     shared: SharedArguments,
     #[command(flatten)]
@@ -123,10 +123,10 @@ fn new(home: &Home, arguments: &Arguments) -> Outcome<PoolRecord> {
     let (donate, floor) =
         disk::sizes(arguments.donate.as_deref(), arguments.floor.as_deref(), home.path(), benefactors)?;
     let terms = arguments.terms.over(&Terms::default())?;
-    if arguments.serving.is_any() {
+    if arguments.serving.of_benefactors().is_any() {
         let cause = "all of a pool that `up` makes is on this machine, and its processes meet at sockets";
         return Err(CommandError::usage(
-            "--listen",
+            "--benefactor-listen",
             cause,
             "`stdchk pool init` makes one of several machines",
         ));
@@ -210,11 +210,12 @@ fn changed(home: &Home, mut record: PoolRecord, arguments: &Arguments) -> Outcom
     let before = record.clone();
     record.benefactors = benefactors;
     record.terms = arguments.terms.over(&before.terms)?;
-    record.serving = arguments.serving.over(&before.serving, benefactors)?;
-    if arguments.serving.is_any() && record.on_network().is_none() {
+    let serving = arguments.serving.of_benefactors();
+    record.serving = serving.over(&before.serving, benefactors)?;
+    if serving.is_any() && record.on_network().is_none() {
         let cause = "all of this pool is on this machine, and its processes meet at sockets";
         return Err(CommandError::usage(
-            "--listen",
+            "--benefactor-listen",
             cause,
             "`stdchk pool init` makes one of several machines",
         ));
@@ -242,7 +243,7 @@ fn refuse_other_sizes_while_running(home: &Home, before: &PoolRecord, asked: &Po
         (true, _) => format!("--donate {}", size::exact(asked.donate_bytes)),
         (_, true) => format!("--floor {}", size::exact(asked.floor_bytes)),
         _ if before.terms != asked.terms => "the terms".to_owned(),
-        _ if before.serving != asked.serving => "--listen".to_owned(),
+        _ if before.serving != asked.serving => "--benefactor-listen".to_owned(),
         (false, false) => return Ok(()),
     };
     for index in 0..before.benefactors {

@@ -18,6 +18,27 @@ pub struct ServingArguments {
     advertise: Option<String>,
 }
 
+/// The same at `up`, whose `--listen` is where a manager serves.
+#[derive(Args, Debug)]
+pub struct UpServingArguments {
+    /// Where this host's benefactor serves, such as 0.0.0.0:7401; further ones take the ports after that [default: any port]
+    #[arg(long, value_name = "ADDRESS")]
+    benefactor_listen: Option<String>,
+    /// Where others reach it, HOST:PORT, if that is another address: behind a gateway that passes the port on
+    #[arg(long, value_name = "ADDRESS")]
+    benefactor_advertise: Option<String>,
+}
+
+impl UpServingArguments {
+    /// As `benefactor join` takes them.
+    pub fn of_benefactors(&self) -> ServingArguments {
+        ServingArguments {
+            listen: self.benefactor_listen.clone(),
+            advertise: self.benefactor_advertise.clone(),
+        }
+    }
+}
+
 /// Where the benefactors of a host serve.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
