@@ -22,8 +22,6 @@ use crate::shared::Shared;
 
 /// Time without anything moving on the connection after which a put has failed.
 pub(crate) const PUT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time for a block that is all there to be durable, until another benefactor is asked to take it. One that was passed over has as long as it needs.
-const DURABLE_PATIENCE: Duration = Duration::from_secs(10);
 /// Time between two looks at whether a put is slow.
 const PUT_LOOK: Duration = Duration::from_millis(250);
 /// Time for a sync: a busy disk may have a gigabyte to write.
@@ -130,8 +128,8 @@ impl Put<'_> {
                 let is_late = writing.zip(limit).is_some_and(|(since, limit)| lasts(since, limit));
                 is_late || self.before.is_none() && self.benefactors.why_passed_over(self.id).is_some()
             }
-            // Its disk alone is waited for, unless it leaves others waiting without end.
-            (Some(_), Some(written)) if self.durable => lasts(written, DURABLE_PATIENCE),
+            // Only its disk is waited for.
+            (Some(_), Some(_)) if self.durable => false,
             (Some(began), written) => match limit {
                 Some(limit) => lasts(began, limit),
                 None => written.is_some_and(|written| lasts(written, PUT_TIMEOUT)),

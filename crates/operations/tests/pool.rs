@@ -196,7 +196,7 @@ fn what_fails_has_a_code_an_object_a_cause_and_a_next_step() {
 
     // An address of the network, without keys.
     let stranger = Options { patience: Duration::from_millis(10), ..Options::new("127.0.0.1:1") };
-    fails(Code::Unreachable, blocking::Pool::connect(stranger).err().unwrap());
+    fails(Code::OtherPool, blocking::Pool::connect(stranger).err().unwrap());
     let nowhere = Options { patience: Duration::from_millis(10), ..Options::new("unix:/no/manager") };
     fails(Code::Unreachable, blocking::Pool::connect(nowhere).err().unwrap());
     let single = Builder::new_current_thread().enable_all().build().unwrap();

@@ -36,8 +36,6 @@ enum Lie {
     AnswersElse,
     /// It never answers.
     NeverAnswers,
-    /// It takes blocks, and never says that it has them.
-    LeavesPuts,
 }
 
 /// Stands in front of a benefactor, and lies about receipts.
@@ -55,7 +53,7 @@ impl Liar {
                 return Receipt::new(&ReceiptKey([7; 32]), incarnation, sequence, blocks);
             }
             Lie::OfAnotherLife => receipt.incarnation = Incarnation(receipt.incarnation.0 ^ 1),
-            Lie::AnswersElse | Lie::NeverAnswers | Lie::LeavesPuts => {}
+            Lie::AnswersElse | Lie::NeverAnswers => {}
         }
         receipt
     }
@@ -80,7 +78,6 @@ impl Service for Liar {
                 BenefactorReply::Stored { receipt: None, known: true }
             }
             BenefactorReply::Synced(_) if self.lie == Lie::NeverAnswers => std::future::pending().await,
-            BenefactorReply::Stored { .. } if self.lie == Lie::LeavesPuts => std::future::pending().await,
             BenefactorReply::Synced(receipt) => BenefactorReply::Synced(self.receipt(receipt)),
             BenefactorReply::Stored { known, receipt: Some(receipt) }
                 if matches!(self.lie, Lie::Forges | Lie::OfAnotherLife) =>
@@ -152,20 +149,4 @@ async fn a_commit_passes_over_benefactors_that_do_not_vouch_for_blocks() {
         assert!(began.elapsed() < SYNC_ELSEWHERE, "{of:?}: {:?}", began.elapsed());
     };
     tokio::join!(one(Lie::Forges), one(Lie::OfAnotherLife), one(Lie::AnswersElse), one(Lie::NeverAnswers));
-}
-
-/// Small files are durable with the put itself.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn small_files_go_elsewhere_from_benefactors_that_take_blocks_and_never_say_so() {
-    let pools = TestPool::start(5).await;
-    let pool = pools.connect(8 << 20).await;
-    for number in 0..2 {
-        lie(&pools, &pool, number, Lie::LeavesPuts).await;
-    }
-    let ino = file_with(&pool, &[("redundancy", "replicate:2"), ("semantics", "pessimistic")]).await;
-    let began = Instant::now();
-    for number in 0..4 {
-        commit(&pool, ino, &Random::new(number).bytes(40_000)).await.unwrap();
-    }
-    assert!(began.elapsed() < 2 * SYNC_ELSEWHERE, "{:?}", began.elapsed());
 }

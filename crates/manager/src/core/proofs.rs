@@ -11,11 +11,13 @@
 //! | too few were seen | ends | it stays; it is tried again after a while, ever more rarely |
 //! | the same ones were not seen again | ends | the chunk is to be made as safe without them, as if they were to go: what nobody can show may not be there |
 //! | the holder couldn't ask | ends | it stays; it is tried again after a while, ever more rarely |
-//! | the holder is late | ends, with all that waits for this holder | others' blocks may go in place of its own; it is asked nothing for a while, ever longer |
+//! | the holder is late | ends | as above |
+//! | it is late with many | end, with all that wait for it | from the second time on it is asked nothing for a while, ever longer: others' blocks may go in place of its own |
 //! | the holder is gone, or registered anew | ends | it stays |
 //! | the chunk is gone | ends when it would be ordered | - |
 //!
-//! A holder that leaves is asked first, and each holder in the order in which questions came: no benefactor keeps another one from leaving.
+//! Each holder is asked in the order in which questions came, and one that does nothing that it is told is asked nothing for a while: it keeps no others from
+//! leaving.
 //!
 //! All of this is in memory alone: a manager that starts anew asks anew.
 
@@ -36,6 +38,8 @@ const WAITING_MAX: usize = 4_096;
 const ALL_MAX: usize = 1 << 18;
 /// Time after which a question is given up of which nothing was heard, milliseconds.
 const LATE_MS: u64 = 60_000;
+/// Orders that are late at one time of a holder that does nothing that it is told.
+const MANY: usize = AT_ONCE / 2;
 /// How often the time doubles for which a holder that was late is asked nothing: up to a quarter of an hour.
 const LATE_DOUBLINGS: u32 = 4;
 /// Time for which what was seen counts, milliseconds.
@@ -187,18 +191,19 @@ impl Proofs {
     fn give_up_late(&mut self, now_ms: u64) {
         let late = self.running.iter().filter(|(_, question)| question.until_ms <= now_ms);
         let late: Vec<ChunkId> = late.map(|(chunk, _)| *chunk).collect();
-        let mut holders = BTreeSet::new();
+        let mut holders: BTreeMap<BenefactorId, usize> = BTreeMap::new();
         for chunk in late {
             let Some(Question { at, others, .. }) = self.end(&chunk) else { continue };
             if !others.is_empty() {
                 self.in_vain(chunk, at, now_ms);
-                holders.insert(at);
+                *holders.entry(at).or_default() += 1;
             }
         }
-        for at in holders {
+        for (at, _) in holders.into_iter().filter(|(_, count)| *count >= MANY) {
             let (times, until_ms) = self.late.entry(at).or_default();
-            *until_ms = now_ms + (LATE_MS << (*times).min(LATE_DOUBLINGS));
-            *times += 1;
+            // An order may have been lost once.
+            let pause_ms = times.checked_sub(1).map_or(0, |more| LATE_MS << more.min(LATE_DOUBLINGS));
+            (*times, *until_ms) = (*times + 1, now_ms + pause_ms);
             let waiting: Vec<ChunkId> =
                 self.at.get(&at).into_iter().flatten().map(|(_, chunk)| *chunk).collect();
             for chunk in waiting {
@@ -297,17 +302,11 @@ impl Core {
                 && !self.proofs.is_late(block.benefactor, now.ms)
                 && !self.proofs.waits(chunk, block.benefactor, now.ms)
         };
-        let leaves = |block: &&Holder| block.leaves(&self.registry);
-        let leaving = blocks.iter().filter(leaves).find(may_ask);
-        let Some(block) = leaving.or_else(|| blocks.iter().find(may_ask)) else { return };
-        let (at, own) = (block.benefactor, block.block(chunk));
-        if let Some(running) = self.proofs.running.get(&chunk) {
-            // One that waits gives way.
-            if leaving.is_none() || running.at == at || !running.others.is_empty() {
-                return;
-            }
-            self.proofs.end(&chunk);
+        let Some(block) = blocks.iter().find(may_ask) else { return };
+        if self.proofs.running.contains_key(&chunk) {
+            return;
         }
+        let (at, own) = (block.benefactor, block.block(chunk));
         self.proofs.start(Question {
             at,
             place: 0,
