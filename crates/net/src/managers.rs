@@ -437,7 +437,7 @@ mod tests {
         assert_eq!(counts("a:1"), "b:1,c:1");
         assert_eq!(counts("b:1,a:1"), "b:1,c:1");
         assert_eq!(counts("unix:/s"), "unix:/s,b:1,c:1", "a manager of this machine may lead");
-        assert_eq!(counts("unix:/s,a:1"), "unix:/s,b:1,c:1");
+        assert_eq!(counts("a:1,unix:/s"), "unix:/s,b:1,c:1");
         for meant in ["d:1", "a:1,d:1"] {
             assert_eq!(counts(meant), meant);
         }
@@ -446,11 +446,11 @@ mod tests {
 
     #[test]
     fn a_process_learns_bounded_lists_and_keeps_sockets() {
-        let managers = Managers::new("unix:/s,a:1");
+        let managers = Managers::new("a:1,unix:/s");
         managers.learn(&[]);
         managers.learn(&vec!["b:1".to_owned(); MANAGERS_MAX + 1]);
         managers.learn(&["b".repeat(MANAGER_ADDRESS_BYTES_MAX + 1)]);
-        assert_eq!(managers.to_string(), "unix:/s,a:1");
+        assert_eq!(managers.to_string(), "a:1,unix:/s");
         let clone = managers.clone();
         managers.learn(&["b:1".to_owned(), "c:1".to_owned()]);
         assert_eq!(clone.to_string(), "unix:/s,b:1,c:1");

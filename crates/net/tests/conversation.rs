@@ -119,7 +119,7 @@ async fn another_pool_and_a_server_of_another_role_are_not_taken_for_those_that_
     };
     let refused = open(Role::Manager, other).await;
     assert!(
-        matches!(&refused, CallError::Refused(failure) if failure.code == ErrorCode::Denied),
+        matches!(&refused, CallError::Refused(failure) if failure.code == ErrorCode::OtherPool),
         "{refused}"
     );
     // Who was there may come back, so this is no refusal.
