@@ -85,7 +85,9 @@ pub(crate) fn read(bytes: Vec<u8>, offset: u64) -> Result<Tree> {
     let mut machine = Machine::default();
     let ended = machine.run(&mut cursor);
     match (ended, machine.stack.as_slice()) {
-        (Ok(root), _) => Ok(Tree { nodes: machine.nodes, root }),
+        (Ok(Some(root)), _) => Ok(Tree { nodes: machine.nodes, root }),
+        // One without end is none.
+        (Ok(None), _) => cursor.invalid(),
         (Err(reason), []) => Err(reason),
         (Err(_), _) => {
             let made = std::mem::take(&mut machine.stack);
@@ -107,17 +109,17 @@ fn line(cursor: &mut Cursor) -> Result<String> {
 }
 
 impl Machine {
-    /// Takes steps up to the end; what the pickle makes.
-    fn run(&mut self, cursor: &mut Cursor) -> Result<NodeId> {
+    /// Takes steps up to the end; what the pickle makes, if it takes no more steps than it may.
+    fn run(&mut self, cursor: &mut Cursor) -> Result<Option<NodeId>> {
         for _ in 0..OPERATIONS_MAX {
             let place = cursor.offset();
             let code = cursor.u8()?;
             if code == b'.' {
-                return self.pop(place);
+                return self.pop(place).map(Some);
             }
             self.step(code, cursor, place)?;
         }
-        cursor.invalid()
+        Ok(None)
     }
 
     fn invalid(place: u64) -> Reason {
