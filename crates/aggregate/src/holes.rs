@@ -55,7 +55,7 @@ pub fn tells_holes(file: &File) -> bool {
     fstatfs(file).is_ok_and(|found| !OTHERS.contains(&found.f_type))
 }
 
-/// What `held` leaves of the holes of a file of so many bytes.
+/// The holes of a file of so many bytes, without the parts in `held`.
 pub(crate) fn holes_beside(size: u64, holes: &[Extent], held: &[Extent]) -> Vec<Extent> {
     if holes.is_empty() {
         return Vec::new();

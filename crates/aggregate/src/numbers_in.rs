@@ -94,7 +94,7 @@ const CODED: u64 = 16 << 10;
 /// Distance of such places, and how many there are at most.
 const CODED_EVERY: u64 = 1 << 20;
 const PLACES_MAX: u64 = 4;
-/// What elements may take at most of what a search makes of the same bytes, in a short array: cut out of what stands around it, it shows the
+/// The largest part that elements may take of the length that a search makes of the same bytes, in a short array: cut out of what stands around it, it shows the
 /// search less, as do few bytes.
 const SHORT_GAIN: f64 = 0.9;
 

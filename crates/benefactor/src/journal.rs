@@ -15,7 +15,7 @@
 //! | no room | what was there before, and as many commits as fit into the room that was taken ahead; a base is begun anew once there is room |
 //!
 //! Room is taken ahead of the commits while there is some. Once the disk or the donation is full, a removal could give nothing back otherwise:
-//! what it lets go is deleted only once keepers have its commit. What the deletion gives back makes room for more commits.
+//! what it lets go is deleted only once keepers have its commit. The space that a deletion gives back makes room for more commits.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader};

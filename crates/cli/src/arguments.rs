@@ -9,7 +9,8 @@ const AFTER_HELP: &str = "\
 Names: APP/NAME is a file in an application's folder, APP/NAME@VERSION one of its versions.
 Settings: flags come before STDCHK_* variables, these before the configuration file.
 Exit codes: 0 success, 1 other, 2 usage, 3 partial, 4 not found, 5 unreachable (try again), 6 no space,
-            7 damaged, 125 not run, 130 interrupted, 141 the reader of standard output went away.
+            7 damaged, 8 another pool or other keys, 125 not run, 130 interrupted,
+            141 the reader of standard output went away.
 
 Example:
   stdchk up --mount ~/pool            start a pool; jobs write their checkpoints below ~/pool/climate

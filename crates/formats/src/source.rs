@@ -25,7 +25,7 @@ pub trait Source {
     /// Ranges that are known to be zeros without being read, in order; short ones may be missing.
     ///
     /// # Errors
-    /// Whatever asking for them meets.
+    /// Those of the system, on asking for the holes.
     fn holes(&self) -> io::Result<Vec<Extent>> {
         Ok(Vec::new())
     }

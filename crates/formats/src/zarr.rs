@@ -1,7 +1,7 @@
 //! Arrays of Zarr, versions 2 and 3: what their metadata say of the files that hold their chunks.
 //!
 //! Relies on `serde_json`. The idea: an array is a folder with a description in it and a file for each chunk, whose name is the place of the
-//! chunk. Whatever the description says that isn't known here makes the array one that isn't read, and no other.
+//! chunk. An array whose description has something unknown isn't read; others are.
 
 use serde_json::Value;
 
@@ -11,7 +11,7 @@ use crate::variable::{ByteOrder, DataType, Kind};
 /// Longest description that is read, in bytes: attributes of users stand in it.
 pub const DESCRIPTION_MAX: u64 = 1 << 20;
 
-/// What compressed the chunks of an array.
+/// The compressor of the chunks of an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ZarrCoder {
     /// Zstandard, at this level.
@@ -29,11 +29,11 @@ pub struct ZarrArray {
     pub data_type: DataType,
     /// Elements of a chunk in each dimension, in the order in which they stand, slowest first.
     pub chunk: Vec<u64>,
-    /// What compressed the chunks.
+    /// The compressor of the chunks.
     pub coder: ZarrCoder,
-    /// What names of chunks begin with.
+    /// The beginning of the names of chunks.
     prefix: &'static str,
-    /// What stands between the numbers of a chunk.
+    /// The text between the numbers of a chunk.
     separator: char,
 }
 

@@ -152,7 +152,7 @@ pub enum ManagerError {
         /// The place in etcd.
         place: Place,
     },
-    /// What is in etcd is the state of another pool.
+    /// The state in etcd is that of another pool.
     #[error(
         "{place} has the state of pool {found}, and {path} belongs to pool {pool}: give that pool's own prefix with `--store`"
     )]
@@ -171,7 +171,7 @@ pub enum ManagerError {
     Mark {
         /// The manager's folder.
         path: String,
-        /// What the system said.
+        /// The error of the system.
         cause: io::Error,
     },
 }

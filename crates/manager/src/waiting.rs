@@ -1,4 +1,4 @@
-//! What a manager does while etcd is of no use to it: nobody leads, and whoever asks it is told why.
+//! A manager that waits for etcd: nobody leads, and callers are told why.
 //!
 //! A manager that stands by for another one doesn't listen. While it can't even stand by, or nobody leads and it can't either, it listens,
 //! and refuses all members of the pool with the reason, as a server that isn't there for now. So they try again, and elsewhere.

@@ -278,7 +278,7 @@ impl Authority {
     /// The benefactors that kept the manager's journal when that was written down last, and where they served.
     ///
     /// # Errors
-    /// What is written down can't be read.
+    /// The file can't be read.
     pub fn keepers(&self) -> Result<Vec<(BenefactorId, String)>, KeysError> {
         let path = self.folder.join(KEEPERS_FILE);
         let text = match own::text(&path) {

@@ -98,12 +98,12 @@ pub enum CallError {
         /// What the system said.
         cause: String,
     },
-    /// Whoever serves there is of another pool, or doesn't accept the keys that this process has: until that is mended, no try helps.
+    /// The server is of another pool, or doesn't accept the keys that this process has: until that is mended, no try helps.
     #[error("no connection to {address}: {cause}")]
     Stranger {
         /// The server.
         address: String,
-        /// What stands against it.
+        /// The cause.
         cause: String,
     },
     /// No manager leads at any of several addresses.
@@ -172,12 +172,12 @@ fn is_of_strangers(error: &io::Error) -> bool {
                 | Alert::AccessDenied
         ),
         Some(_) => false,
-        // What the system itself refuses may be a firewall's doing.
+        // A refusal of the system itself may be a firewall's doing.
         None => error.kind() == io::ErrorKind::PermissionDenied && error.get_ref().is_some(),
     }
 }
 
-/// What such an error says, in words of pools where the library has its own.
+/// The text of such an error, in words of pools where the library has its own.
 fn said_of_strangers(error: &io::Error) -> String {
     let of_tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     match of_tls {

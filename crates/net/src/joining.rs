@@ -82,7 +82,7 @@ impl JoiningKey {
     }
 }
 
-/// What a host has been given to join with.
+/// The token that a host was given to join with.
 pub struct Token(Told);
 
 impl Token {

@@ -62,7 +62,7 @@ struct Shared {
     keys: Option<Arc<Keys>>,
 }
 
-/// What a host has learned of its pool's managers, in a file beside its keys, a line each: where they serve, in place of which other addresses
+/// A host's knowledge of its pool's managers, in a file beside its keys, a line each: where they serve, in place of which other addresses
 /// these count, both with commas in between; and number, identity and address of the newest manager.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Learned {
@@ -122,7 +122,7 @@ impl Learned {
         }
     }
 
-    /// The addresses that count for a process that is given others. Sockets lead to a manager of its own machine, and stay. Whoever gives an
+    /// The addresses that count for a process that is given others. Sockets lead to a manager of its own machine, and stay. A user who gives an
     /// address that was never known means it.
     fn in_place_of(&self, given: &[String]) -> Vec<String> {
         let is_known = |address: &&String| self.addresses.contains(address) || self.former.contains(address);

@@ -39,7 +39,7 @@ const LINKS_MAX: usize = 40;
 /// Longest text that is read, bytes: records of a pool, certificates and lists of members are far shorter.
 const TEXT_BYTES_MAX: u64 = 64 << 20;
 
-/// What a file system of its own has in its root from the start: a folder with nothing but that is empty.
+/// The entries of the root of a new file system: a folder with nothing but that is empty.
 pub const LOST_AND_FOUND: &str = "lost+found";
 
 /// For what a file is opened.

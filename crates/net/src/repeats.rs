@@ -1,6 +1,6 @@
-//! What fails again and again: said at once, then after pauses that grow, with how often it has failed, and once more when it is over.
+//! A failure that repeats: said at once, then after pauses that grow, with how often it has failed, and once more when it is over.
 //!
-//! Whoever tries for hours must not fill the log, and a log that says nothing for hours looks like one of a process that is well.
+//! A process that tries for hours must not fill the log, and a log that says nothing for hours looks like one of a process that is well.
 //!
 //! | state | it fails | it fails for another reason | it succeeds |
 //! |---|---|---|---|

@@ -292,7 +292,7 @@ pub struct Status {
 pub struct EtcdStatus {
     /// Its members, as the manager that leads reaches them.
     pub members: Vec<String>,
-    /// What is wrong with it, for people; absent: nothing is.
+    /// Its trouble, for people; absent: it has none.
     pub trouble: Option<String>,
     /// For how long, seconds.
     pub trouble_seconds: Option<u64>,
@@ -575,7 +575,7 @@ fn etcd(info: &EtcdInfo) -> EtcdStatus {
     }
 }
 
-/// What is wrong with etcd, and with the managers that share it.
+/// The troubles of etcd, and of the managers that share it.
 fn of_etcd(status: &PoolStatus) -> Vec<(Condition, String)> {
     let Some(EtcdInfo { members, trouble, alone }) = &status.etcd else { return Vec::new() };
     let members = members.join(", ");

@@ -33,7 +33,7 @@ const SPLIT_ELEMENTS_MIN: usize = 128;
 /// Levels of Blosc that compress.
 const LEVELS: std::ops::RangeInclusive<u32> = 1..=9;
 
-/// What compresses the parts of blocks.
+/// The compressor of the parts of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Compressor {
     /// LZ4, or its slower sister, whose streams are read alike.
@@ -223,7 +223,7 @@ fn decompressed(compressor: Compressor, part: &[u8], bytes: usize) -> Option<Vec
     (plain.len() == bytes).then_some(plain)
 }
 
-/// What Blosc makes of a part; it is stored as it is where that is no shorter.
+/// The stored form of a part in Blosc; a part is stored as it is where that is no shorter.
 fn compressed(compressor: Compressor, plain: &[u8], level: u32, slow: bool) -> Option<Vec<u8>> {
     let level_of = |level: u32| i32::try_from(level).ok();
     let made = match (compressor, slow) {

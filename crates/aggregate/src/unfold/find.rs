@@ -33,7 +33,7 @@ const STORED_MIN: u64 = 1 << 10;
 const SAMPLE: usize = 1 << 20;
 /// Variables of a group of which these are, about.
 const SAMPLED: usize = 8;
-/// What the recipe of a stream takes, about, once it is coded.
+/// Bytes that the recipe of a stream takes, about, once it is coded.
 const RECIPE_BYTES: u64 = 12;
 /// Longest result of packing a stream's plain bytes, as a share of its stored bytes, for which it is unfolded. Unfolding 20 MB takes a second.
 const GAIN: f64 = 0.95;
@@ -62,7 +62,7 @@ struct Candidate {
     plain_length: Option<u64>,
     /// Where each lies in an array, if they are chunks of one.
     chunks: Option<GridOfChunks>,
-    /// What the plain bytes of the file are, if it is a chunk of Zarr.
+    /// The form of the plain bytes of the file, if it is a chunk of Zarr.
     typed: Option<Variable>,
 }
 
@@ -101,7 +101,7 @@ impl GridOfChunks {
         self.alone(number).is_none_or(|alone| alone.is_zero_beyond(0, plain))
     }
 
-    /// What of a chunk lies in the array, and its shape.
+    /// The part of a chunk that lies in the array, and its shape.
     fn inside(&self, number: usize, plain: Vec<u8>) -> (Vec<u8>, Shape) {
         let known = plain.len() as u64
             == self.chunk.iter().fold(self.element, |all, length| all.saturating_mul(*length));

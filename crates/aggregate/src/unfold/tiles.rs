@@ -19,7 +19,7 @@ pub(crate) struct TileBox {
     chunk: Vec<u64>,
     /// Elements of the box in each dimension, as far as it lies in the array.
     region: Vec<u64>,
-    /// What chunks hold beyond the array is kept: where that of each chunk begins in the fringe. None: it is zeros.
+    /// The bytes of chunks beyond the array are kept: where those of each chunk begin in the fringe. None: they are zeros.
     fringe_starts: Vec<u64>,
     /// Numbers of the streams of its chunks, in row-major order.
     pub(crate) streams: Vec<usize>,

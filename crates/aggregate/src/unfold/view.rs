@@ -16,7 +16,7 @@ use crate::limits::HOLE_MIN;
 /// Plain bytes of the last streams that are kept: comparing runs goes back and forth between them.
 const KEPT_BYTES: usize = 32 << 20;
 
-/// What was undone of a file.
+/// The coding that was undone in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Undone {
     Stream(usize),

@@ -1,7 +1,7 @@
 //! `stdchk down`: the pool's processes end in order, and nothing of them is left behind.
 //!
 //! The mount goes first, so that its sessions end while the pool still runs; then the benefactors, then the manager.
-//! An `up` that is at work, and perhaps waits for a manager elsewhere, ends first. Content stays where it is: `stdchk up` brings the pool back. What waits in the spools of mounts is told of.
+//! An `up` that is at work, and perhaps waits for a manager elsewhere, ends first. Content stays where it is: `stdchk up` brings the pool back. Files that wait in the spools of mounts are told of.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};

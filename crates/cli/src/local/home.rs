@@ -188,11 +188,11 @@ impl Home {
         self.data.join("run").join(format!("{}.pid", role.name()))
     }
 
-    /// Where the processes and commands of this host reach the manager. One that shares the pool's state may stand by: then others lead.
+    /// Where the processes and commands of this host reach the manager. A manager that shares the pool's state may stand by: then others lead.
     pub fn manager_address(&self, record: &PoolRecord) -> String {
         match (&record.manager, &record.store) {
             (Some(elsewhere), None) => elsewhere.clone(),
-            // What follows a socket would be taken for a part of its path.
+            // An address behind a socket would be taken for a part of its path.
             (Some(elsewhere), Some(_)) => format!("{elsewhere},{}", self.socket(Role::Manager)),
             (None, _) => self.socket(Role::Manager),
         }

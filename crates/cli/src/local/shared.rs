@@ -18,7 +18,7 @@ use crate::exit::{About, CommandError, Outcome};
 use crate::output;
 use crate::settings::check_address;
 
-/// What `up` takes to run one of several managers.
+/// The arguments of `up` that run one of several managers.
 #[derive(Args, Debug)]
 pub struct SharedArguments {
     /// Keep the pool's state in etcd, where several managers share it: etcd://HOST:PORT[,...]/PREFIX. The state on this machine's disk moves there

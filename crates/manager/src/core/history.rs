@@ -53,7 +53,7 @@ pub struct History {
     changed: BTreeSet<u64>,
     /// Who remembers what is not in the history.
     set_back: BTreeMap<BenefactorId, Moment>,
-    /// Who knows an era through which the state hasn't gone.
+    /// Benefactors that know an era through which the state hasn't gone.
     others: BTreeMap<BenefactorId, Era>,
     /// When the first of them told, milliseconds of the manager's life.
     set_back_ms: u64,
@@ -363,7 +363,7 @@ impl Core {
             let commit = self.history.commit;
             tracing::warn!(commit, "the older store is accepted: what was committed since is given up");
             let others: BTreeSet<Era> = self.history.others.values().copied().collect();
-            // Whoever has heard of it takes no manager with another copy for the pool's from now on.
+            // Members that have heard of it take no manager with another copy for the pool's from now on.
             self.terms.begin_era(&Vec::from_iter(others));
             self.pool_changed = true;
             self.history.accept();

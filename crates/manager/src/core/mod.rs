@@ -198,7 +198,7 @@ pub struct Core {
     has_room: bool,
     shut_out: shut_out::ShutOut,
     members: members::Members,
-    /// What the log has said of benefactors.
+    /// The words of the log on benefactors so far.
     told: told::Told,
     terms: terms::Terms,
     /// Where the pool's managers serve; none: nobody has said.

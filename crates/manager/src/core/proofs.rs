@@ -95,7 +95,7 @@ pub(super) struct Proofs {
 struct Question {
     at: BenefactorId,
     /// Which one of all questions it is.
-    place: u64,
+    turn: u64,
     /// The block that may go.
     own: BlockId,
     /// How far from loss the others are to keep the chunk.
@@ -132,10 +132,10 @@ impl Proofs {
 
     fn start(&mut self, mut question: Question) {
         self.started += 1;
-        question.place = self.started;
+        question.turn = self.started;
         let own = self.at.entry(question.at).or_default();
         if self.running.len() < ALL_MAX && own.len() < WAITING_MAX {
-            own.insert((question.place, question.own.chunk));
+            own.insert((question.turn, question.own.chunk));
             let before = self.running.insert(question.own.chunk, question);
             assert!(before.is_none(), "one at a time asks for a chunk");
         }
@@ -144,7 +144,7 @@ impl Proofs {
     fn end(&mut self, chunk: &ChunkId) -> Option<Question> {
         let question = self.running.remove(chunk)?;
         if let Some(own) = self.at.get_mut(&question.at) {
-            let was_there = own.remove(&(question.place, *chunk));
+            let was_there = own.remove(&(question.turn, *chunk));
             assert!(was_there, "a question stands at its holder");
             if own.is_empty() {
                 self.at.remove(&question.at);
@@ -309,7 +309,7 @@ impl Core {
         let (at, own) = (block.benefactor, block.block(chunk));
         self.proofs.start(Question {
             at,
-            place: 0,
+            turn: 0,
             own,
             wanted,
             others: Vec::new(),

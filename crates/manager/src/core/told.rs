@@ -1,6 +1,6 @@
-//! What the log says of benefactors: those that register, are silent, lost or back, drain, or have left; each with host, address and cause.
+//! The manager's log on benefactors: those that register, are silent, lost or back, drain, or have left; each with host, address and cause.
 //!
-//! A benefactor that is silent again and again, on a machine that has too much to do, is said ever more seldom. Whoever is said to be silent is
+//! A benefactor that is silent again and again, on a machine that has too much to do, is said ever more seldom. A benefactor that was said to be silent is
 //! said to be back, and what is lost is said always: that takes half a minute of silence.
 //!
 //! | said last | silent | lost | on-line | taken out |
@@ -20,7 +20,7 @@ use super::{Core, Now};
 /// First and longest pause until a benefactor is said to be silent again, milliseconds.
 const PAUSES_MS: (u64, u64) = (30_000, 3_600_000);
 
-/// What was said of the silence of benefactors.
+/// The silences of benefactors, and which were said.
 #[derive(Debug, Default)]
 pub(super) struct Told(BTreeMap<BenefactorId, Silence>);
 
@@ -129,7 +129,7 @@ impl Core {
         }
     }
 
-    /// What an owner wishes of a benefactor, or what is said of its machine and its disk, is another thing than before.
+    /// The owner's wish, the notice of its machine or the state of its disk has changed.
     pub(super) fn tell_load(&self, id: BenefactorId, before: Option<(OwnerWish, bool, bool)>) {
         let (Some(before), Some(now)) = (before, self.heed(id)) else { return };
         if before == now {
@@ -155,7 +155,7 @@ impl Core {
         }
     }
 
-    /// What [`Core::tell_load`] compares: the owner's wish, whether the machine is said to go, and whether the disk has failed.
+    /// The values that [`Core::tell_load`] compares: the owner's wish, whether the machine is said to go, and whether the disk has failed.
     pub(super) fn heed(&self, id: BenefactorId) -> Option<(OwnerWish, bool, bool)> {
         let load = &self.registry.get(id)?.load;
         Some((load.wish, load.notice.is_some(), load.disk_failed))

@@ -121,7 +121,7 @@ pub struct Candidacy {
     _renewing: Running<()>,
 }
 
-/// What a manager saw last when it looked around in etcd.
+/// The state of etcd and of the other managers at the last look.
 #[derive(Debug, Default)]
 struct Seen {
     /// The other managers.
@@ -380,7 +380,7 @@ async fn renew(etcd: Etcd, (lease, own): (u64, ManagerInfo), until: Arc<Until>, 
     }
 }
 
-/// The managers that lead or stand by, as etcd knows them. Whoever asks is none of them.
+/// The managers that lead or stand by, as etcd knows them. The process that asks is none of them.
 ///
 /// # Errors
 /// etcd doesn't answer, or refuses.

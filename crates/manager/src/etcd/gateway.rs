@@ -173,7 +173,7 @@ fn refusal(value: &Value, error: Option<&Value>) -> AskError {
     }
 }
 
-/// What caused an error in the end.
+/// The last cause of an error.
 fn shown(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(error) = cause.source() {

@@ -32,18 +32,18 @@ struct Inner {
     gateway: Gateway,
     prefix: String,
     runtime: Handle,
-    /// What keeps this manager from leading or standing by.
+    /// The trouble that keeps this manager from leading or standing by.
     trouble: watch::Sender<Option<Trouble>>,
     /// The thread ends once this is dropped.
     _end: oneshot::Sender<()>,
 }
 
-/// What is wrong with etcd, and since when.
+/// A trouble with etcd, and since when.
 #[derive(Clone, Debug)]
 pub struct Trouble {
     /// Since when, by this machine's clock.
     pub since: Instant,
-    /// What, for people.
+    /// The cause, for people.
     pub cause: String,
 }
 

@@ -209,9 +209,9 @@ pub enum StoreError {
     /// The etcd in which it is takes nothing more: nothing of what was to be written counts.
     #[error("{doing} failed: {cause}")]
     EtcdFull {
-        /// What was being done.
+        /// The work that failed.
         doing: String,
-        /// What etcd said, and what to do.
+        /// The answer of etcd, and the next step.
         cause: String,
     },
     /// The store isn't what was written to it.

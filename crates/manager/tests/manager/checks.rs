@@ -37,9 +37,9 @@ struct Said {
     seen: Vec<Seen>,
 }
 
-fn beat(pool: &mut Pool, at: u32, said: Said) -> Vec<Command> {
+fn heartbeat(pool: &Pool, at: u32, said: Said) -> ManagerRequest {
     let Said { added, removed, decoded, copies_failed, seen } = said;
-    let request = ManagerRequest::Heartbeat {
+    ManagerRequest::Heartbeat {
         id: BenefactorId(at),
         registration: pool.first_registration(at),
         load: empty_load(),
@@ -52,7 +52,11 @@ fn beat(pool: &mut Pool, at: u32, said: Said) -> Vec<Command> {
         decoded,
         seen,
         disk: None,
-    };
+    }
+}
+
+fn beat(pool: &mut Pool, at: u32, said: Said) -> Vec<Command> {
+    let request = heartbeat(pool, at, said);
     // Copies are shown wherever they are said to be.
     pool.beat_honestly(request, |check| check.from[0].encoding.code.is_copy()).unwrap()
 }
@@ -389,20 +393,7 @@ fn doubts_about_what_is_not_there_or_is_a_copy_cost_nothing() {
 
 /// A heartbeat of a benefactor that leaves all undone that it is told; how many looks at others are among that.
 fn looks_left_undone(pool: &mut Pool, at: u32) -> usize {
-    let request = ManagerRequest::Heartbeat {
-        id: BenefactorId(at),
-        registration: pool.first_registration(at),
-        load: empty_load(),
-        durable_sequence: pool.told,
-        added: Vec::new(),
-        removed: Vec::new(),
-        damaged: 0,
-        copies_failed: Vec::new(),
-        put_sequence: pool.receipts,
-        decoded: Vec::new(),
-        seen: Vec::new(),
-        disk: None,
-    };
+    let request = heartbeat(pool, at, Said::default());
     let Ok(ManagerReply::Commands(commands)) = pool.ask(request) else {
         panic!("not an answer to a heartbeat")
     };
@@ -427,7 +418,7 @@ fn a_holder_that_leaves_all_looks_undone_is_asked_nothing_for_a_while() {
         pool.collect().unwrap();
     };
     rest(&mut pool, REST_MS);
-    // What came last goes first. An order may be lost once, and then it is given again.
+    // The block that came last goes first. An order may be lost once, and then it is given again.
     for expected in [16, 16, 0, 16, 0, 0] {
         assert_eq!(looks_left_undone(&mut pool, 2), expected);
         rest(&mut pool, 62_000);

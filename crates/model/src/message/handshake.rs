@@ -118,7 +118,7 @@ pub struct TokenId(#[cbor(n(0), with = "minicbor::bytes")] pub [u8; 8]);
 /// Hosts that may join with one token at most: the manager's store keeps the keys of all of them, 16 bytes each, in one record.
 pub const TOKEN_USES_MAX: u32 = 1000;
 
-/// What a token lets hosts become. It is part of the token, and nothing of it is kept anywhere: the authority makes the token's secret of
+/// The roles that a token gives to hosts. It is part of the token, and nothing of it is kept anywhere: the authority makes the token's secret of
 /// this and of its own key, so that each manager with that key knows its tokens.
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
 pub struct Grant {

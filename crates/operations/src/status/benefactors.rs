@@ -1,4 +1,4 @@
-//! What is wrong with single benefactors, in words: who is away, refused, cut off from others, or has a bad disk.
+//! The troubles of single benefactors, in words: those that are away, refused, cut off from others, or have a bad disk.
 //!
 //! In a large pool many may be hit by one cause. People are told of a few of each kind and of how many there are, programs of all.
 
@@ -36,7 +36,7 @@ pub(super) fn lasting(ms: u64) -> String {
 /// Benefactors that are named in one reason, and reasons of one kind that people are told; more are counted.
 pub(super) const NAMED_MAX: usize = 8;
 
-/// What is wrong with single benefactors; of each kind so many reasons at most, and how many more there are.
+/// The troubles of single benefactors; of each kind so many reasons at most, and how many more there are.
 pub(super) fn reasons(status: &PoolStatus, most: usize) -> Vec<String> {
     let mut found = Vec::from_iter(away(status));
     for kind in [refused(status), cut_off(status), bad_disks(status)] {

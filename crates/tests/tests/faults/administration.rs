@@ -1,4 +1,4 @@
-//! What whoever runs a pool relies on: tokens for many hosts, fixed ports, logs that say what happened and don't grow without bound, mounts that
+//! A pool as its administrator meets it: tokens for many hosts, fixed ports, logs that say what happened and don't grow without bound, mounts that
 //! wait, and errors that name their cause.
 
 use std::fs;

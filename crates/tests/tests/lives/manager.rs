@@ -229,7 +229,7 @@ impl World {
             return;
         }
         self.note("an older copy takes the place of the manager's store".to_owned());
-        // What comes to light now is of the newer store.
+        // A moment that comes to light now is of the newer store.
         let hides_moment = std::mem::take(&mut self.hides_moment);
         let Some(backup) = self.backup.take() else { return };
         let named = self.named();
@@ -284,7 +284,7 @@ impl World {
         self.note(format!("what was stored since is given up; the backup was kept: {is_kept}"));
         assert_eq!(self.ask(ManagerRequest::AcceptOlderStore), Ok(ManagerReply::Done));
         self.keepers_follow();
-        // One that left remembers what was given up, and tells it once its owner has it serve again.
+        // A benefactor that left remembers what was given up, and tells it once its owner has it serve again.
         self.hides_moment |= self.nodes.iter().any(|node| node.has_left);
         self.redundancy = redundancy;
         self.nearer_may_do(self.distance());

@@ -1,4 +1,4 @@
-//! Whatever is wrong with etcd, or with the managers that share it, `status` names it: where etcd is, since when, and why.
+//! `status` names each trouble of etcd, and of the managers that share it: where etcd is, since when, and why.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use stdchk_tests::{EtcdServer, wait_until};
 
 use super::shared::{Shared, content};
 
-/// What `status` says is wrong, whether a manager leads or not, with its exit code.
+/// The reasons that `status` gives, whether a manager leads or not, with its exit code.
 fn reasons(pool: &Shared) -> (i32, String) {
     let outcome = pool.run(&["status", "--json"]);
     let status: Value = serde_json::from_slice(&outcome.stdout).unwrap();
@@ -37,7 +37,7 @@ fn status_names_an_etcd_that_is_gone_and_the_mount_is_not_at_fault() {
     let waits = format!("waits for etcd at {names}, for ");
     let reasons = await_reason(&pool, 5, &[&waits, "s so far: etcd doesn't answer", "Connection refused"]);
     assert!(!reasons.contains("mount"), "{reasons}");
-    // Who asks for files is told as well.
+    // A command that asks for files is told as well.
     let told = pool.run(&["ls"]);
     assert!(told.code == 5 && told.stderr.contains(&waits), "{told:?}");
     pool.etcd.restart();
@@ -77,7 +77,7 @@ fn an_etcd_whose_room_is_used_up_is_named_and_the_pool_goes_on_by_itself_once_th
         let waits = code == 5 && reasons.contains(&format!("waits for etcd at {names}, for "));
         (leads || waits) && reasons.contains("etcdctl alarm disarm")
     });
-    // What would make room in the pool is a commit, too.
+    // A removal is a commit, too.
     assert_ne!(pool.run(&["rm", "app/before"]).code, 0);
     await_reason(
         &pool,

@@ -7,7 +7,7 @@ use super::LISTEN_DEFAULT;
 use crate::exit::{CommandError, Outcome};
 use crate::settings::check_address;
 
-/// What is said of it; what isn't stays as it was.
+/// The addresses that are given; others stay as they were.
 #[derive(Args, Debug)]
 pub struct ServingArguments {
     /// Where this host's benefactor serves, such as 0.0.0.0:7401; further ones take the ports after that [default: any port]
@@ -75,7 +75,7 @@ impl ServingArguments {
 }
 
 impl Serving {
-    /// What the benefactor with this index is told.
+    /// The arguments of the benefactor with this index.
     pub fn arguments(&self, index: u16) -> Vec<String> {
         let listen =
             self.listen.as_ref().map_or_else(|| LISTEN_DEFAULT.to_owned(), |listen| nth(listen, index));

@@ -394,7 +394,7 @@ impl Place {
             copy_authority(authority, &new.join(AUTHORITY))?;
         }
         let counts = check(&new, self.pool).map_err(store_failed)?;
-        // What is made anew is on this disk.
+        // The new store is on this disk.
         let record = PoolRecord { store: None, ..self.record.clone() };
         if self.home.record()?.as_ref() != Some(&record) {
             self.home.write_record(&record)?;

@@ -239,7 +239,7 @@ pub struct Moment {
 }
 
 /// A way that the pool's state has gone. It begins a new one when it moves into etcd, when it is made anew of what benefactors keep, and when an
-/// older copy is accepted. Whoever has heard of a later one, or of another one, takes no manager of this one for the pool's.
+/// older copy is accepted. A member that has heard of a later one, or of another one, takes no manager of this one for the pool's.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Encode, Decode)]
 pub struct Era {
     /// How many there were before.
@@ -289,7 +289,7 @@ pub struct EtcdTrouble {
     /// For how long, milliseconds.
     #[n(0)]
     pub for_ms: u64,
-    /// What, for people.
+    /// The cause, for people.
     #[n(1)]
     pub cause: String,
 }
