@@ -7,7 +7,6 @@ use stdchk_client::ClientConfig;
 use stdchk_net::{Keys, Managers};
 use stdchk_operations::{Options, Pool, Watch};
 
-use crate::command::pool::about_keys;
 use crate::exit::{CommandError, Exit, Outcome};
 use crate::local::{Home, ProcessRecord, Role};
 use crate::progress::Told;
@@ -48,10 +47,7 @@ impl Context {
 
     /// Where the manager is: as given, or as the local pool has it.
     pub fn manager_address(&self) -> Outcome<String> {
-        match &self.settings.manager {
-            Some(address) => Ok(address.clone()),
-            None => self.home().record_required().map(|record| self.home().manager_address(&record)),
-        }
+        Ok(self.settings.manager_address()?)
     }
 
     /// A connection for a command that only asks.
@@ -76,23 +72,14 @@ impl Context {
     }
 
     async fn connect(&self, patience: Duration, or_older: bool) -> Outcome<Pool> {
-        let manager = self.manager_address()?;
+        let options = self.settings.options()?;
         self.refuse_stopped()?;
-        let (keys, window_bytes) = (self.keys()?, self.settings.window_bytes);
-        let encryption_keys = Some(self.settings.encryption_keys.clone());
-        Ok(Pool::connect(Options { manager, keys, window_bytes, patience, encryption_keys, or_older })
-            .await?)
+        Ok(Pool::connect(Options { patience, or_older, ..options }).await?)
     }
 
     /// The keys of this host, if it has some.
     pub fn keys(&self) -> Outcome<Option<Arc<Keys>>> {
-        let usual = self.home().keys();
-        let folder = match &self.settings.keys {
-            Some(given) => given,
-            None if Keys::are_in(&usual) => &usual,
-            None => return Ok(None),
-        };
-        Keys::load(folder).map(|keys| Some(Arc::new(keys))).map_err(about_keys)
+        Ok(self.settings.load_keys()?)
     }
 
     /// What operations tell, as lines on standard error.

@@ -40,8 +40,8 @@ use tokio::runtime::{Builder, Runtime};
 use crate::error::{About, Code, Error, Result};
 use crate::{
     Advice, Collected, Difference, Entries, Fates, Fetched, FileVersions, JoinedHost, Latest, NewVersion,
-    OpenFile, Options, PolicyChange, PolicyChanged, Put, Remove, Rename, Restore, Restored, Sets, Stat,
-    Status, Stored, StoredFile, Target, Usage, Verified, Verify, Watch, WhenAway,
+    OpenFile, Opening, Options, PolicyChange, PolicyChanged, Put, Remove, Rename, Restore, Restored, Sets,
+    Stat, Status, Stored, StoredFile, Target, Usage, Verified, Verify, Watch, WhenAway,
 };
 
 /// How often it is asked whether an operation is to end.
@@ -172,8 +172,8 @@ impl Pool {
     ///
     /// # Errors
     /// Those of that method.
-    pub fn create(&self, target: &Target, mode: u32) -> Result<NewVersion> {
-        self.wait(self.pool.create(target, mode))
+    pub fn create(&self, target: &Target, mode: u32, opening: Opening) -> Result<NewVersion> {
+        self.wait(self.pool.create(target, mode, opening))
     }
 
     /// Lists a folder: [`crate::Pool::list`].

@@ -10,7 +10,7 @@ use crate::error::{About, Error, Result};
 use crate::namespace;
 use crate::pool::Pool;
 use crate::target::Target;
-use crate::underway::Underway;
+use crate::underway::{Opening, Underway};
 
 /// A version that is being read. It stays the same version whatever is written meanwhile.
 #[derive(Clone)]
@@ -49,31 +49,65 @@ impl OpenFile {
         }
         Ok(all.into())
     }
+
+    /// Fills `buffer` from `offset` on. The number of bytes: fewer only where the file ends.
+    ///
+    /// # Errors
+    /// Those of [`OpenFile::read_at`]. What is in the buffer then is unspecified.
+    pub async fn read_into(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        let mut filled = 0;
+        for piece in buffer.chunks_mut(PIECE_BYTES) {
+            let read = self.read_at(offset + filled as u64, piece.len()).await?;
+            let (to, rest) = piece.split_at_mut(read.len());
+            to.copy_from_slice(&read);
+            filled += read.len();
+            if !rest.is_empty() {
+                break;
+            }
+        }
+        Ok(filled)
+    }
 }
+
+/// Bytes that are asked of the pool at once where a buffer takes more: several chunks, which are fetched together.
+const PIECE_BYTES: usize = 4 << 20;
 
 /// A version that is being written. Nobody sees it before it is committed; dropping it gives it up.
 pub struct NewVersion {
     underway: Underway,
     session: Arc<Session>,
-    length: u64,
     shown: String,
 }
 
 impl NewVersion {
-    /// Appends bytes. Waits while the window is full.
+    /// Writes bytes at `offset`, which may lie behind the end: a hole is between. Waits while the window is full.
     ///
     /// # Errors
     /// [`Code::NoSpace`](crate::Code::NoSpace): the pool has no room. [`Code::Unreachable`](crate::Code::Unreachable): no
     /// benefactor takes them.
-    pub async fn write(&mut self, bytes: &[u8]) -> Result {
-        self.session.write_at(self.length, bytes).await.about(&self.shown)?;
-        self.length += bytes.len() as u64;
-        Ok(())
+    pub async fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result {
+        self.session.write_at(offset, bytes).await.about(&self.shown)
     }
 
-    /// Bytes that were written.
+    /// Appends bytes, as [`NewVersion::write_at`] its end.
+    ///
+    /// # Errors
+    /// Those of that method.
+    pub async fn write(&mut self, bytes: &[u8]) -> Result {
+        self.write_at(self.length(), bytes).await
+    }
+
+    /// Sets its length: bytes behind are gone, bytes added read as zeros.
+    ///
+    /// # Errors
+    /// [`Code::Invalid`](crate::Code::Invalid): longer than a file may be.
+    pub async fn truncate(&mut self, length: u64) -> Result {
+        self.session.truncate(length).await.about(&self.shown)
+    }
+
+    /// Its length, bytes.
     pub fn length(&self) -> u64 {
-        self.length
+        self.session.size()
     }
 
     /// Makes all of it durable and the newest version of the file, which was changed at `mtime`. The number of the version.
@@ -113,10 +147,11 @@ impl Pool {
     /// Begins a new version of a file, which is made with these permission bits where it is missing.
     ///
     /// # Errors
-    /// [`Code::WrongKind`](crate::Code::WrongKind): the name is a folder's.
-    pub async fn create(&self, target: &Target, mode: u32) -> Result<NewVersion> {
-        let underway = Underway::begin(self, target, mode).await?;
+    /// [`Code::WrongKind`](crate::Code::WrongKind): the name is a folder's. [`Code::Exists`](crate::Code::Exists): it was to be a new
+    /// file, and there is one.
+    pub async fn create(&self, target: &Target, mode: u32, opening: Opening) -> Result<NewVersion> {
+        let underway = Underway::begin(self, target, mode, opening).await?;
         let session = underway.session()?;
-        Ok(NewVersion { underway, session, length: 0, shown: target.shown() })
+        Ok(NewVersion { underway, session, shown: target.shown() })
     }
 }

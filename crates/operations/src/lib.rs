@@ -48,6 +48,7 @@ mod get;
 mod latest;
 mod lifetimes;
 mod list;
+pub mod local_pool;
 mod members;
 mod namespace;
 mod ownership;
@@ -58,6 +59,7 @@ mod put;
 mod remove;
 mod rename;
 mod restore;
+mod settings;
 mod stat;
 mod status;
 mod target;
@@ -88,15 +90,18 @@ pub use put::{Put, Source, Stored, StoredFile};
 pub use remove::Remove;
 pub use rename::Rename;
 pub use restore::{Restore, Restored, RestoredFile};
+pub use settings::{Settings, Sources, check_address, check_managers, size_of};
 pub use stat::Stat;
 pub use status::{
     BenefactorStatus, Condition, ExposedSet, Exposures, HeldBack, Keeper, KeptBase, ManagerState,
     ManagerStatus, Recovery, RefusedTwin, RegisteredBackup, Savings, Status,
 };
 pub use stdchk_client::Depth;
+pub use stdchk_client::time::now;
 pub use stdchk_model::layout::Proposal;
 pub use target::Target;
 pub use transfer::{is_special, refuse_special};
+pub use underway::Opening;
 pub use usage::{Usage, UsageEntry};
 pub use verify::{Bad, Verified, Verify};
 pub use watch::{Event, Watch, Work};

@@ -213,6 +213,15 @@ impl Pool {
         Ok(Entries { path: target.path(), entries })
     }
 
+    /// What there is under a name; the root has none.
+    ///
+    /// # Errors
+    /// [`Code::NotFound`]: nothing.
+    pub async fn entry(&self, target: &Target) -> Result<Entry> {
+        let attr = namespace::resolve(&self.client, target).await?;
+        Ok(entry(target.name().unwrap_or_default().to_owned(), &attr))
+    }
+
     /// The versions of a file, or of every file in a folder. A file that is removed meanwhile is left out.
     ///
     /// # Errors

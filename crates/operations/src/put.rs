@@ -22,7 +22,7 @@ use crate::pool::Pool;
 use crate::target::Target;
 use crate::text;
 use crate::transfer::{Input, copy_in};
-use crate::underway::Underway;
+use crate::underway::{Opening, Underway};
 use crate::watch::{Event, Stage, Watch, Work};
 
 /// Files stored at the same time: enough to overlap the small ones; a large one fills the window alone.
@@ -192,7 +192,7 @@ impl Pool {
 
     async fn store(&self, opened: Opened, from: &str, target: &Target, stage: &Stage) -> Result<StoredFile> {
         let shown = target.shown();
-        let underway = Underway::begin(self, target, opened.mode).await?;
+        let underway = Underway::begin(self, target, opened.mode, Opening::Replace).await?;
         let session = underway.session()?;
         let written = async {
             let bytes = copy_in(opened.input, from, &shown, &session, stage).await?;

@@ -49,6 +49,18 @@ impl Pool {
         }
         Ok(removed)
     }
+
+    /// Removes a folder in which nothing is.
+    ///
+    /// # Errors
+    /// [`Code::NotFound`](crate::Code::NotFound): there is no such folder. [`Code::WrongKind`](crate::Code::WrongKind): it is no folder.
+    /// [`Code::Conflict`](crate::Code::Conflict): it is not empty.
+    pub async fn remove_folder(&self, target: &Target) -> Result {
+        let pool = &self.client;
+        let attr = namespace::resolve_folder(pool, target).await?;
+        let change = removal(pool, target, attr.kind).await?;
+        apply(pool, target, change, false).await
+    }
 }
 
 async fn removal(pool: &Client, target: &Target, kind: FileKind) -> Result<Change> {

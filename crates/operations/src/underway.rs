@@ -14,6 +14,18 @@ use crate::namespace::{self, LOOKS_MAX};
 use crate::pool::Pool;
 use crate::target::Target;
 
+/// What a new version of a file begins with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Opening {
+    /// Nothing: it replaces all that the file has.
+    #[default]
+    Replace,
+    /// What the file has: its writer adds to it, or changes parts.
+    Append,
+    /// Nothing, and there must be no such file.
+    New,
+}
+
 /// A file that is being stored.
 pub(crate) struct Underway {
     pool: Pool,
@@ -24,15 +36,16 @@ pub(crate) struct Underway {
 }
 
 impl Underway {
-    /// Opens `target`, made with these permission bits where it is missing, for a version that replaces all of it. Goes to its
-    /// end also if the caller goes away, and is taken back then.
-    pub(crate) async fn begin(pool: &Pool, target: &Target, mode: u32) -> Result<Self> {
-        let begun = Self { pool: pool.clone(), entry: None, session: None }.open(target.clone(), mode);
+    /// Opens `target`, made with these permission bits where it is missing, for a new version. Goes to its end also if the caller
+    /// goes away, and is taken back then.
+    pub(crate) async fn begin(pool: &Pool, target: &Target, mode: u32, opening: Opening) -> Result<Self> {
+        let begun =
+            Self { pool: pool.clone(), entry: None, session: None }.open(target.clone(), mode, opening);
         pool.to_its_end(begun).await
     }
 
-    async fn open(mut self, target: Target, mode: u32) -> Result<Self> {
-        match self.try_open(&target, mode).await {
+    async fn open(mut self, target: Target, mode: u32, opening: Opening) -> Result<Self> {
+        match self.try_open(&target, mode, opening).await {
             Ok(session) => {
                 self.session = Some(session);
                 Ok(self)
@@ -44,7 +57,7 @@ impl Underway {
         }
     }
 
-    async fn try_open(&mut self, target: &Target, mode: u32) -> Result<Arc<Session>> {
+    async fn try_open(&mut self, target: &Target, mode: u32, opening: Opening) -> Result<Arc<Session>> {
         let (client, shown) = (self.pool.client.clone(), target.shown());
         let Some((name, parents)) = target.split_last() else {
             return Err(Error::invalid("/", "the root can't be a file", "write APP/NAME"));
@@ -52,12 +65,16 @@ impl Underway {
         let parent = namespace::make_folders(&client, parents).await?;
         let mut looks = 1;
         loop {
-            let attr = self.entry(&client, parent, name, mode).await.about(&shown)?;
+            let attr = self.entry(&client, parent, name, mode, opening).await.about(&shown)?;
             if attr.kind != FileKind::File {
                 let next = "choose another name, or `APP/FOLDER/`";
                 return Err(Error::wrong_kind(shown, "it is not a file", next));
             }
-            match client.replace(attr.ino).await {
+            let session = match opening {
+                Opening::Append => client.write(attr.ino).await,
+                Opening::Replace | Opening::New => client.replace(attr.ino).await,
+            };
+            match session {
                 // Somebody removed it, or gave its name to another one: what has the name now is replaced.
                 Err(failure) if failure.code == ErrorCode::NotFound && looks < LOOKS_MAX => looks += 1,
                 session => return session.about(&shown),
@@ -66,13 +83,25 @@ impl Underway {
     }
 
     /// The file's entry, made if it is missing.
-    async fn entry(&mut self, pool: &Client, parent: Ino, name: &str, mode: u32) -> Result<Attr, Failure> {
-        match namespace::entry(pool, parent, name).await {
-            Err(failure) if failure.code == ErrorCode::NotFound => {}
-            found => return found,
+    async fn entry(
+        &mut self,
+        pool: &Client,
+        parent: Ino,
+        name: &str,
+        mode: u32,
+        opening: Opening,
+    ) -> Result<Attr, Failure> {
+        let must_be_new = opening == Opening::New;
+        if !must_be_new {
+            match namespace::entry(pool, parent, name).await {
+                Err(failure) if failure.code == ErrorCode::NotFound => {}
+                found => return found,
+            }
         }
         match namespace::make(pool, parent, name, FileKind::File, mode).await {
-            Err(failure) if failure.code == ErrorCode::Exists => namespace::entry(pool, parent, name).await,
+            Err(failure) if failure.code == ErrorCode::Exists && !must_be_new => {
+                namespace::entry(pool, parent, name).await
+            }
             Ok(attr) => {
                 self.entry = Some((parent, name.to_owned(), attr.ino));
                 Ok(attr)

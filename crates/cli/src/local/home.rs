@@ -23,16 +23,13 @@ use serde::{Deserialize, Serialize};
 use stdchk_net::Keys;
 use stdchk_net::own::{self, Access, Folder, LOST_AND_FOUND};
 use stdchk_net::transport::unix_address;
+use stdchk_operations::local_pool::{self, LAYOUT, RECORD};
 
 use super::ProcessRecord;
 use crate::command::benefactor::serving::Serving;
 use crate::command::benefactor::terms::Terms;
 use crate::exit::{About, CommandError, Exit, Outcome};
 
-/// Layout of `pool.json` that this code writes and reads.
-///
-/// History: 1, with the address of the manager of this machine; 2, with that of a manager elsewhere.
-const LAYOUT: u32 = 2;
 /// What may be in the directory of a pool; anything else there is somebody else's.
 const ENTRIES: [&str; 9] =
     ["pool.json", "pool.json.new", "keys", "manager", "manager.new", "benefactors", "run", "log", "spool"];
@@ -152,7 +149,7 @@ impl Home {
 
     /// Where the keys of this host are, in a pool of several machines.
     pub fn keys(&self) -> PathBuf {
-        self.data.join("keys")
+        self.data.join(local_pool::KEYS)
     }
 
     /// The data directory of a role.
@@ -190,12 +187,7 @@ impl Home {
 
     /// Where the processes and commands of this host reach the manager. A manager that shares the pool's state may stand by: then others lead.
     pub fn manager_address(&self, record: &PoolRecord) -> String {
-        match (&record.manager, &record.store) {
-            (Some(elsewhere), None) => elsewhere.clone(),
-            // An address behind a socket would be taken for a part of its path.
-            (Some(elsewhere), Some(_)) => format!("{elsewhere},{}", self.socket(Role::Manager)),
-            (None, _) => self.socket(Role::Manager),
-        }
+        local_pool::address(&self.data, record.manager.as_deref(), record.store.is_some())
     }
 
     /// Where a role serves this machine: a socket.
@@ -230,7 +222,7 @@ impl Home {
             return Err(CommandError::usage(self.data.display(), "its name is not UTF-8", next));
         }
         Folder::make(&self.data).about(self.data.display())?;
-        if !self.data.join("pool.json").exists() {
+        if !self.data.join(RECORD).exists() {
             self.refuse_foreign(mount)?;
         }
         for directory in ["run", "log", "benefactors"] {
@@ -314,7 +306,7 @@ impl Home {
     /// The record of the pool; `None`: there is no pool here.
     pub fn record(&self) -> Outcome<Option<PoolRecord>> {
         self.refuse_no_folder()?;
-        let path = self.data.join("pool.json");
+        let path = self.data.join(RECORD);
         let text = match own::text(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             text => text.about(path.display())?,
@@ -348,7 +340,7 @@ impl Home {
 
     /// Writes the record, in one step.
     pub fn write_record(&self, record: &PoolRecord) -> Outcome {
-        let path = self.data.join("pool.json");
+        let path = self.data.join(RECORD);
         let text =
             serde_json::to_string_pretty(record).map_err(std::io::Error::other).about(path.display())?;
         own::replace(&path, &(text + "\n"), 0o644).about(path.display())

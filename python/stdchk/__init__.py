@@ -1,0 +1,76 @@
+"""Checkpoint storage for long-running jobs: the operations of stdchk from Python.
+
+>>> import stdchk
+>>> pool = stdchk.connect()                     # the local pool, which ``stdchk up`` started
+>>> heat = pool["heat"]
+>>> with heat.open("restart.100.0", "wb") as file:
+...     _ = file.write(b"temperatures")
+>>> heat.latest().timestep
+'100'
+
+``stdchk.aio`` is the same for asyncio, ``stdchk.fs`` the file system ``stdchk://`` of fsspec.
+"""
+
+from stdchk._data import (
+    Entry,
+    Exposed,
+    Fate,
+    Member,
+    PassedOver,
+    Restored,
+    SetState,
+    Stored,
+    Version,
+)
+from stdchk._errors import (
+    DamagedError,
+    DeniedError,
+    Error,
+    ExistsError,
+    InvalidError,
+    NoSpaceError,
+    NotEmptyError,
+    NotFoundError,
+    OtherPoolError,
+    PartialError,
+    StoppedError,
+    UnreachableError,
+    WrongKindError,
+)
+from stdchk._file import FileReader, FileWriter
+from stdchk._files import FileStates, files
+from stdchk._pool import CheckpointSet, Folder, Policy, Pool, connect
+
+__all__ = [
+    "CheckpointSet",
+    "DamagedError",
+    "DeniedError",
+    "Entry",
+    "Error",
+    "ExistsError",
+    "Exposed",
+    "Fate",
+    "FileReader",
+    "FileStates",
+    "FileWriter",
+    "Folder",
+    "InvalidError",
+    "Member",
+    "NoSpaceError",
+    "NotEmptyError",
+    "NotFoundError",
+    "OtherPoolError",
+    "PartialError",
+    "PassedOver",
+    "Policy",
+    "Pool",
+    "Restored",
+    "SetState",
+    "StoppedError",
+    "Stored",
+    "UnreachableError",
+    "Version",
+    "WrongKindError",
+    "connect",
+    "files",
+]
