@@ -5,7 +5,7 @@ PREFIX ?= /usr/local
 IMAGES ?= $(or $(STDCHK_IMAGES),/tmp/stdchk-images)
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help build install demo check test fuzz soak clients bench images peers fmt clean
+.PHONY: help build install wheel demo check test fuzz soak clients bench images peers fmt clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -17,17 +17,22 @@ build: ## the binary: target/release/stdchk, and beside it the library of `stdch
 install: ## what `make build` has made, to PREFIX=/usr/local (scripts/install --help says what goes where)
 	@scripts/install "$(PREFIX)"
 
+wheel: ## the Python package with the binary in it, to out/wheel (pip install ./python builds it, too)
+	@scripts/setup build python
+	.venv-python/bin/pip wheel --quiet --no-deps --wheel-dir out/wheel ./python
+	@ls out/wheel/*.whl
+
 demo: ## a real job on a local pool is killed, restarted from its checkpoints and compared (DEMO="--help" for options)
 	@scripts/setup build mount demo
 	cargo build --release --package stdchk --package stdchk-preload
 	@scripts/demo/demo $(DEMO)
 
 check: ## formatting, clippy and unit tests: what to run before each commit
-	@scripts/setup build
+	@scripts/setup build python
 	@scripts/test --quick
 
 test: ## everything that checks the project
-	@scripts/setup build mount demo test
+	@scripts/setup build mount demo test python
 	@scripts/test
 
 soak: ## the long forms of the tests: 20000 cases of each property, 200 kills, a million file operations (SOAK="--help")
@@ -68,4 +73,4 @@ fmt: ## formats all sources
 
 clean: ## removes everything that was built or installed here
 	cargo clean
-	rm -rf .venv .venv-bench .venv-clients .tools out/criu
+	rm -rf .venv .venv-python .venv-bench .venv-clients .tools out/criu

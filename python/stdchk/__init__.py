@@ -3,6 +3,7 @@
 >>> import stdchk
 >>> pool = stdchk.connect()                     # the local pool, which ``stdchk up`` started
 >>> heat = pool["heat"]
+>>> heat.policy.update(naming="restart.{step}.{rank}", ranks=1)
 >>> with heat.open("restart.100.0", "wb") as file:
 ...     _ = file.write(b"temperatures")
 >>> heat.latest().timestep
