@@ -34,6 +34,15 @@ class Tallies(unittest.TestCase):
         lines = ["Ran 9 tests in 0.1s\n", "OK (skipped=2)\n"]
         self.assertEqual(sum(map(runner.tally_of_unittest, lines), runner.Tally()), runner.Tally(7, 2))
 
+    def test_the_last_line_of_pytest_is_counted_and_what_did_not_pass_is_a_failure(self):
+        for line, wanted in [
+            ("181 passed, 12 warnings in 20.07s\n", (181, 0)),
+            ("2 failed, 29 passed, 1 skipped, 3 errors in 4.42s\n", (29, 6)),
+            ("1 error in 0.50s\n", (0, 1)),
+            ("3 passed tests in all\n", (0, 0)),
+        ]:
+            self.assertEqual(runner.tally_of_pytest(line), runner.Tally(*wanted), line)
+
 
 class Stages(unittest.TestCase):
     def test_several_result_lines_of_one_stage_are_added_up(self):
@@ -64,7 +73,7 @@ class Stages(unittest.TestCase):
 class Quick(unittest.TestCase):
     def test_it_has_what_takes_little_and_the_unit_tests_of_all_crates(self):
         names = [stage.name for stage in runner.QUICK]
-        self.assertEqual(names, ["formatting", "layering", "docs", "clippy", "units"])
+        self.assertEqual(names, ["formatting", "layering", "docs", "python style", "clippy", "units"])
         units = runner.QUICK[-1].command
         for argument in ["--workspace", "--lib", "--bins"]:
             self.assertIn(argument, units)
