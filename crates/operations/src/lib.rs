@@ -1,6 +1,6 @@
 //! What a user does with a pool, as a library: the command line and other front ends stand on it.
 //!
-//! [`Pool`] is the asynchronous face, [`blocking::Pool`] the same for programs without a runtime. Each operation takes plain
+//! [`Pool`] is a connection. Each operation takes plain
 //! data and returns plain data, which serialises to the JSON that the command prints. What happens meanwhile is told to a
 //! [`Watch`]. An [`Error`] has a code for programs, and object, cause and next step for people.
 //!
@@ -37,7 +37,6 @@
 mod aggregate;
 mod archive;
 mod backup;
-pub mod blocking;
 mod check;
 mod collect;
 mod diff;

@@ -66,7 +66,7 @@ impl Pool {
     pub async fn connect(options: Options) -> Result<Self> {
         let about = format!("manager {}", options.manager);
         if Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread {
-            let next = "use a runtime with several threads, or `blocking::Pool`";
+            let next = "use a runtime with several threads";
             return Err(Error::invalid(about, "files can't be read on the runtime's only thread", next));
         }
         let Options { manager, keys, window_bytes, patience, encryption_keys, or_older } = options;

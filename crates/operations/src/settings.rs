@@ -269,7 +269,7 @@ mod tests {
         Settings::from_sources(flags, &|name| known.get(name).map(OsString::from))
     }
 
-    fn file(text: &str) -> (tempfile::TempDir, PoolFlags) {
+    fn file(text: &str) -> (tempfile::TempDir, Sources) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("config.toml");
         fs::write(&path, text).unwrap();

@@ -1,4 +1,4 @@
-//! The library against a real pool: both faces, errors by their codes, the JSON of the commands, operations that are dropped,
+//! The library against a real pool: errors by their codes, the JSON of the commands, operations that are dropped,
 //! and a hundred at once.
 #![allow(
     clippy::unwrap_used,
@@ -18,8 +18,8 @@ use rustix::process::Signal;
 use serde::Serialize;
 use serde_json::Value;
 use stdchk_operations::{
-    Aggregate, Code, Depth, Event, Latest, Options, PolicyChange, Pool, Put, Remove, Rename, Restore, Source,
-    Target, Verify, Watch, WhenAway, WhyNoSets, blocking,
+    Aggregate, Code, Depth, Event, Latest, Opening, Options, PolicyChange, Pool, Put, Remove, Rename,
+    Restore, Source, Target, Verify, Watch, WhenAway, WhyNoSets,
 };
 use stdchk_tests::random_bytes;
 use tokio::runtime::{Builder, Runtime};
@@ -34,6 +34,32 @@ fn runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap()
 }
 
+/// A connection whose operations are waited for.
+struct Waiting {
+    runtime: Runtime,
+    pool: Pool,
+}
+
+impl Waiting {
+    fn connect(options: Options) -> stdchk_operations::Result<Self> {
+        let runtime = runtime();
+        let pool = runtime.block_on(Pool::connect(options))?;
+        Ok(Self { runtime, pool })
+    }
+
+    fn wait<T>(&self, operation: impl Future<Output = T>) -> T {
+        self.runtime.block_on(operation)
+    }
+}
+
+impl std::ops::Deref for Waiting {
+    type Target = Pool;
+
+    fn deref(&self) -> &Pool {
+        &self.pool
+    }
+}
+
 fn target(text: &str) -> Target {
     Target::parse(text).unwrap()
 }
@@ -43,8 +69,8 @@ fn nobody() -> Watch {
 }
 
 /// All bytes of a version, read piece by piece.
-fn content(pool: &blocking::Pool, name: &str) -> Vec<u8> {
-    let file = pool.open(&target(name)).unwrap();
+fn content(pool: &Waiting, name: &str) -> Vec<u8> {
+    let file = pool.wait(pool.open(&target(name))).unwrap();
     let read = pool.wait(file.read_at(0, usize::try_from(file.size()).unwrap())).unwrap();
     assert!(pool.wait(file.read_at(file.size(), 10)).unwrap().is_empty());
     read.to_vec()
@@ -101,7 +127,7 @@ fn put_and_drop(runtime: &Runtime, pool: &Pool, name: &str) {
 }
 
 #[test]
-fn both_faces_store_list_and_fetch_the_same_bytes() {
+fn two_connections_store_list_and_fetch_the_same_bytes() {
     let local = stdchk_tests::Pool::up(2, &[]);
     let (first, second) = (random_bytes(3_000_000, 1), random_bytes(70_000, 2));
     let paths = [local.file("first", &first), local.file("second", &second)];
@@ -115,90 +141,98 @@ fn both_faces_store_list_and_fetch_the_same_bytes() {
     assert_eq!((stored.tally.succeeded, stored.bytes), (2, 3_070_000));
     stored.tally.outcome("app").unwrap();
 
-    let pool = blocking::Pool::connect(options(&local)).unwrap();
+    let pool = Waiting::connect(options(&local)).unwrap();
     let names: Vec<String> =
-        pool.list(&target("app")).unwrap().entries.into_iter().map(|entry| entry.name).collect();
+        pool.wait(pool.list(&target("app"))).unwrap().entries.into_iter().map(|entry| entry.name).collect();
     assert_eq!(names, ["first", "second"]);
-    let fetched = pool.get(&target("app/first"), &local.path("back"), &nobody()).unwrap();
+    let fetched = pool.wait(pool.get(&target("app/first"), &local.path("back"), &nobody())).unwrap();
     assert_eq!((fetched.bytes, fetched.version), (3_000_000, Some(1)));
     assert_eq!(std::fs::read(&fetched.path).unwrap(), first);
     let mut stream = Vec::new();
-    assert_eq!(pool.get_to(&target("app/second"), &mut stream, "memory", &nobody()).unwrap(), 70_000);
+    assert_eq!(
+        pool.wait(pool.get_to(&target("app/second"), &mut stream, "memory", &nobody())).unwrap(),
+        70_000
+    );
     assert_eq!(stream, second);
-    let open = pool.open(&target("app/first")).unwrap();
+    let open = pool.wait(pool.open(&target("app/first"))).unwrap();
     assert_eq!(pool.wait(open.read_at(2_999_990, 100)).unwrap(), first[2_999_990..]);
     assert_eq!(pool.wait(open.read_at(1_048_570, 20)).unwrap(), first[1_048_570..1_048_590]);
 
     let again = io::Cursor::new(second.clone());
-    assert_eq!(pool.put_from(again, "memory", &target("app/first"), &nobody()).unwrap().version, 2);
-    let versions = pool.versions(&target("app/first")).unwrap();
+    assert_eq!(
+        pool.wait(pool.put_from(again, "memory", &target("app/first"), &nobody())).unwrap().version,
+        2
+    );
+    let versions = pool.wait(pool.versions(&target("app/first"))).unwrap();
     assert_eq!(versions[0].versions.len(), 2);
-    assert!(!pool.diff(&target("app/first"), None, &nobody()).unwrap().identical);
+    assert!(!pool.wait(pool.diff(&target("app/first"), None, &nobody())).unwrap().identical);
     let into =
         Rename { source: target("app/first"), target: target("other"), into_folder: true, no_replace: true };
-    pool.make_folder(&target("other")).unwrap();
-    pool.rename(&into).unwrap();
+    pool.wait(pool.make_folder(&target("other"))).unwrap();
+    pool.wait(pool.rename(&into)).unwrap();
     assert_eq!(content(&pool, "other/first@1"), first);
     assert_eq!((open.version(), pool.wait(open.read_at(0, 4_000_000)).unwrap().to_vec()), (Some(1), first));
     let everything = Remove { target: target("other"), recursive: true, dry_run: false };
-    assert_eq!(pool.remove(&everything).unwrap(), [target("other/first"), target("other")]);
-    assert_eq!(pool.usage(&target("app")).unwrap().total.files, 1);
+    assert_eq!(pool.wait(pool.remove(&everything)).unwrap(), [target("other/first"), target("other")]);
+    assert_eq!(pool.wait(pool.usage(&target("app"))).unwrap().total.files, 1);
 }
 
 #[test]
 fn what_fails_has_a_code_an_object_a_cause_and_a_next_step() {
     let local = stdchk_tests::Pool::up(1, &[]);
     local.put(b"content", "app/file");
-    let pool = blocking::Pool::connect(options(&local)).unwrap();
+    let pool = Waiting::connect(options(&local)).unwrap();
     let fails = |code, error: stdchk_operations::Error| {
         assert_eq!(error.code, code, "{error:?}");
         assert!(!error.cause.is_empty() && !error.next.is_empty(), "{error:?}");
         error
     };
     let folder = local.path("");
-    let gone = fails(Code::NotFound, pool.get(&target("app/none"), &folder, &nobody()).unwrap_err());
+    let gone =
+        fails(Code::NotFound, pool.wait(pool.get(&target("app/none"), &folder, &nobody())).unwrap_err());
     assert_eq!(gone.object, "app/none");
-    fails(Code::NotFound, pool.get(&target("app/file@9"), &folder, &nobody()).unwrap_err());
-    fails(Code::WrongKind, pool.get(&target("app"), &folder, &nobody()).unwrap_err());
+    fails(Code::NotFound, pool.wait(pool.get(&target("app/file@9"), &folder, &nobody())).unwrap_err());
+    fails(Code::WrongKind, pool.wait(pool.get(&target("app"), &folder, &nobody())).unwrap_err());
     fails(
         Code::WrongKind,
-        pool.latest(&target("app/file"), WhenAway::Fail, Depth::Known, &nobody()).unwrap_err(),
+        pool.wait(pool.latest(&target("app/file"), WhenAway::Fail, Depth::Known, &nobody())).unwrap_err(),
     );
     fails(Code::Invalid, Target::parse("app/../x").unwrap_err());
     let change = |key: &str, value: &str| PolicyChange {
         folder: target("app"),
         pairs: vec![(key.to_owned(), value.to_owned())],
     };
-    fails(Code::Invalid, pool.set_policy(&change("redundancy", "0")).unwrap_err());
-    fails(Code::Invalid, pool.set_policy(&change("colour", "red")).unwrap_err());
-    assert_eq!(pool.set_policy(&change("redundancy", "replicate:3")).unwrap().benefactors, 1);
-    assert_eq!(pool.policy(&target("app")).unwrap().redundancy.distance(), 3);
+    fails(Code::Invalid, pool.wait(pool.set_policy(&change("redundancy", "0"))).unwrap_err());
+    fails(Code::Invalid, pool.wait(pool.set_policy(&change("colour", "red"))).unwrap_err());
+    assert_eq!(pool.wait(pool.set_policy(&change("redundancy", "replicate:3"))).unwrap().benefactors, 1);
+    assert_eq!(pool.wait(pool.policy(&target("app"))).unwrap().redundancy.distance(), 3);
     fails(
         Code::WrongKind,
-        pool.remove(&Remove { target: target("app"), recursive: false, dry_run: false }).unwrap_err(),
+        pool.wait(pool.remove(&Remove { target: target("app"), recursive: false, dry_run: false }))
+            .unwrap_err(),
     );
-    pool.put_from(&b"x"[..], "memory", &target("app/other"), &nobody()).unwrap();
+    pool.wait(pool.put_from(&b"x"[..], "memory", &target("app/other"), &nobody())).unwrap();
     let onto = Rename {
         source: target("app/other"),
         target: target("app/file"),
         into_folder: false,
         no_replace: true,
     };
-    fails(Code::Exists, pool.rename(&onto).unwrap_err());
-    fails(Code::WrongKind, pool.put_from(&b"x"[..], "memory", &target("app"), &nobody()).unwrap_err());
-    let latest = pool.latest(&target("app"), WhenAway::Fail, Depth::Known, &nobody()).unwrap();
+    fails(Code::Exists, pool.wait(pool.rename(&onto)).unwrap_err());
+    fails(
+        Code::WrongKind,
+        pool.wait(pool.put_from(&b"x"[..], "memory", &target("app"), &nobody())).unwrap_err(),
+    );
+    let latest = pool.wait(pool.latest(&target("app"), WhenAway::Fail, Depth::Known, &nobody())).unwrap();
     assert_eq!(latest, Latest::None(Vec::new()));
     fails(Code::NotFound, latest.required(&target("app")).unwrap_err());
-    assert!(matches!(
-        pool.wait(pool.asynchronous().why_no_sets(&target("app"))).unwrap(),
-        WhyNoSets::NoName { .. }
-    ));
+    assert!(matches!(pool.wait(pool.why_no_sets(&target("app"))).unwrap(), WhyNoSets::NoName { .. }));
 
     // An address of the network, without keys.
     let stranger = Options { patience: Duration::from_millis(10), ..Options::new("127.0.0.1:1") };
-    fails(Code::OtherPool, blocking::Pool::connect(stranger).err().unwrap());
+    fails(Code::OtherPool, Waiting::connect(stranger).err().unwrap());
     let nowhere = Options { patience: Duration::from_millis(10), ..Options::new("unix:/no/manager") };
-    fails(Code::Unreachable, blocking::Pool::connect(nowhere).err().unwrap());
+    fails(Code::Unreachable, Waiting::connect(nowhere).err().unwrap());
     let single = Builder::new_current_thread().enable_all().build().unwrap();
     fails(Code::Invalid, single.block_on(Pool::connect(options(&local))).err().unwrap());
 }
@@ -211,24 +245,28 @@ fn results_are_the_json_that_the_commands_print() {
     }
     local.policy("app", &["ranks=2"]);
     local.wait_for_copies();
-    let pool = blocking::Pool::connect(options(&local)).unwrap();
+    let pool = Waiting::connect(options(&local)).unwrap();
     let (app, file) = (target("app"), target("app/run.N0.T1"));
     let same = |arguments: &[&str], value: Value| assert_eq!(local.json(arguments), value, "{arguments:?}");
-    same(&["ls", "app", "--json"], as_json(&pool.list(&app).unwrap()));
-    same(&["ls", "app", "--versions", "--json"], as_json(&pool.versions(&app).unwrap()));
-    same(&["ls", "app", "--sets", "--json"], as_json(&pool.sets(&app).unwrap()));
-    same(&["stat", "app/run.N0.T1", "--json"], as_json(&pool.stat(&file, &nobody()).unwrap()));
-    same(&["du", "--json"], as_json(&pool.usage(&target("")).unwrap()));
-    let latest = pool.latest(&app, WhenAway::Fail, Depth::Known, &nobody()).unwrap().required(&app).unwrap();
+    same(&["ls", "app", "--json"], as_json(&pool.wait(pool.list(&app)).unwrap()));
+    same(&["ls", "app", "--versions", "--json"], as_json(&pool.wait(pool.versions(&app)).unwrap()));
+    same(&["ls", "app", "--sets", "--json"], as_json(&pool.wait(pool.sets(&app)).unwrap()));
+    same(&["stat", "app/run.N0.T1", "--json"], as_json(&pool.wait(pool.stat(&file, &nobody())).unwrap()));
+    same(&["du", "--json"], as_json(&pool.wait(pool.usage(&target(""))).unwrap()));
+    let latest = pool
+        .wait(pool.latest(&app, WhenAway::Fail, Depth::Known, &nobody()))
+        .unwrap()
+        .required(&app)
+        .unwrap();
     assert_eq!((latest.timestep, latest.passed_over.len()), (1.into(), 1));
     same(&["latest", "app", "--json"], as_json(&latest));
-    let difference = pool.diff(&file, Some(&target("app/run.N1.T1")), &nobody()).unwrap();
+    let difference = pool.wait(pool.diff(&file, Some(&target("app/run.N1.T1")), &nobody())).unwrap();
     same(&["diff", "app/run.N0.T1", "app/run.N1.T1", "--json"], as_json(&difference));
     let verify = Verify { target: app.clone(), repair: false };
-    same(&["verify", "app", "--json"], as_json(&pool.verify(&verify, &nobody()).unwrap()));
-    same(&["policy", "get", "app", "--json"], as_json(&pool.policy(&app).unwrap()));
+    same(&["verify", "app", "--json"], as_json(&pool.wait(pool.verify(&verify, &nobody())).unwrap()));
+    same(&["policy", "get", "app", "--json"], as_json(&pool.wait(pool.policy(&app)).unwrap()));
     // A manager that was just started collects nothing yet.
-    assert_eq!(pool.collect(true).unwrap_err().code, Code::Unreachable);
+    assert_eq!(pool.wait(pool.collect(true)).unwrap_err().code, Code::Unreachable);
     local.fails(&["gc", "--dry-run"], 5, &["collect again in"]);
 }
 
@@ -239,7 +277,7 @@ fn a_set_comes_back_and_what_happens_is_told() {
         local.put(&random_bytes(200_000, step * 10 + rank), &format!("app/run.N{rank}.T{step}"));
     }
     local.policy("app", &["ranks=2"]);
-    let pool = blocking::Pool::connect(options(&local)).unwrap();
+    let pool = Waiting::connect(options(&local)).unwrap();
     let (moved, passed_over, failed) = (Arc::new(AtomicU64::new(0)), Arc::default(), Arc::default());
     let watch = {
         let (moved, passed_over, failed): (_, Arc<AtomicU64>, Arc<AtomicU64>) =
@@ -258,19 +296,19 @@ fn a_set_comes_back_and_what_happens_is_told() {
     };
     let mut restore =
         Restore { app: target("app"), timestep: None, when_away: WhenAway::Fail, output: local.path("back") };
-    let restored = pool.restore(&restore, &watch).unwrap();
+    let restored = pool.wait(pool.restore(&restore, &watch)).unwrap();
     assert_eq!((restored.timestep, restored.members.len(), restored.bytes), (1.into(), 2, 400_000));
     assert_eq!(std::fs::read(local.path("back/run.N1.T1")).unwrap(), random_bytes(200_000, 11));
     assert!(moved.load(Ordering::Relaxed) >= 800_000, "verified, then fetched");
     assert_eq!(passed_over.load(Ordering::Relaxed), 2);
-    let again = pool.restore(&restore, &nobody()).unwrap();
+    let again = pool.wait(pool.restore(&restore, &nobody())).unwrap();
     assert!(again.members.iter().all(|member| member.kept), "{again:?}");
     restore.timestep = Some(2.into());
-    let part = pool.restore(&restore, &watch).unwrap();
+    let part = pool.wait(pool.restore(&restore, &watch)).unwrap();
     assert_eq!((part.members.len(), failed.load(Ordering::Relaxed)), (1, 1));
     assert_eq!(part.tally.outcome("app").unwrap_err().code, Code::Partial);
     restore.timestep = Some(3.into());
-    assert_eq!(pool.restore(&restore, &nobody()).unwrap_err().code, Code::NotFound);
+    assert_eq!(pool.wait(pool.restore(&restore, &nobody())).unwrap_err().code, Code::NotFound);
 }
 
 #[test]
@@ -326,21 +364,6 @@ fn a_get_that_is_dropped_leaves_what_was_there() {
 }
 
 #[test]
-fn an_operation_of_the_blocking_face_ends_when_it_is_told_to() {
-    let local = stdchk_tests::Pool::up(1, &[]);
-    let (asked_again, is_stuck) = mpsc::channel();
-    let (end, ends) = mpsc::channel();
-    let is_stuck = std::sync::Mutex::new(is_stuck);
-    let is_over = move || is_stuck.lock().unwrap().try_recv().is_ok();
-    let pool = blocking::Pool::connect(options(&local)).unwrap().until(is_over);
-    let source = Stuck { given: 0, asked_again, ends };
-    let error = pool.put_from(source, "a stream", &target("app/new"), &nobody()).unwrap_err();
-    assert_eq!(error.code, Code::Interrupted);
-    assert!(pool.list(&target("app")).unwrap().entries.is_empty(), "its entry is taken back");
-    drop(end);
-}
-
-#[test]
 fn a_hundred_operations_at_once_all_come_to_their_end() {
     let local = stdchk_tests::Pool::up(2, &[]);
     let runtime = runtime();
@@ -375,7 +398,7 @@ fn sets_are_packed_and_read_as_before() {
         local.put(&vec![rank + 1; 400_000], &format!("app/run.N{rank}.T1"));
     }
     local.policy("app", &["ranks=2"]);
-    let pool = blocking::Pool::connect(options(&local)).unwrap();
+    let pool = Waiting::connect(options(&local)).unwrap();
     let aggregate = Aggregate {
         app: target("app"),
         containers: 1,
@@ -383,7 +406,7 @@ fn sets_are_packed_and_read_as_before() {
         threads: 1,
         memory_bytes: 32 << 20,
     };
-    let mut aggregator = pool.wait(pool.asynchronous().aggregator(aggregate)).unwrap();
+    let mut aggregator = pool.wait(pool.aggregator(aggregate)).unwrap();
     let error = aggregator.round(&nobody(), &|| true).unwrap_err();
     assert_eq!(error.code, Code::Interrupted);
     let round = aggregator.round(&nobody(), &|| false).unwrap();
@@ -394,36 +417,28 @@ fn sets_are_packed_and_read_as_before() {
 #[test]
 fn a_version_that_is_written_piece_by_piece_is_seen_whole_or_not_at_all() {
     let local = stdchk_tests::Pool::up(1, &[]);
-    let pool = blocking::Pool::connect(options(&local)).unwrap();
+    let pool = Waiting::connect(options(&local)).unwrap();
     let (name, bytes) = (target("app/file"), random_bytes(2_500_000, 5));
-    let mut written = pool.create(&name, 0o640).unwrap();
+    let mut written = pool.wait(pool.create(&name, 0o640, Opening::Replace)).unwrap();
     for piece in bytes.chunks(700_001) {
         pool.wait(written.write(piece)).unwrap();
     }
-    assert_eq!(pool.open(&name).unwrap().version(), None, "nothing is committed yet");
+    assert_eq!(pool.wait(pool.open(&name)).unwrap().version(), None, "nothing is committed yet");
     assert_eq!(written.length(), 2_500_000);
     assert_eq!(pool.wait(written.commit(1_700_000_000_000_000_000)).unwrap(), 1);
-    let stat = pool.stat(&name, &nobody()).unwrap();
+    let stat = pool.wait(pool.stat(&name, &nobody())).unwrap();
     assert_eq!((stat.mode, stat.mtime, stat.size), (0o640, 1_700_000_000_000_000_000, 2_500_000));
     assert_eq!(content(&pool, "app/file"), bytes);
 
-    let mut given_up = pool.create(&name, 0o640).unwrap();
+    let mut given_up = pool.wait(pool.create(&name, 0o640, Opening::Replace)).unwrap();
     pool.wait(given_up.write(b"other")).unwrap();
-    pool.wait(async {
-        given_up.discard().await;
-        Ok(())
-    })
-    .unwrap();
-    let dropped = pool.create(&target("app/dropped"), 0o600).unwrap();
+    pool.wait(given_up.discard());
+    let dropped = pool.wait(pool.create(&target("app/dropped"), 0o600, Opening::Replace)).unwrap();
     drop(dropped);
-    pool.wait(async {
-        pool.asynchronous().settle().await;
-        Ok(())
-    })
-    .unwrap();
+    pool.wait(pool.settle());
     let names: Vec<String> =
-        pool.list(&target("app")).unwrap().entries.into_iter().map(|entry| entry.name).collect();
+        pool.wait(pool.list(&target("app"))).unwrap().entries.into_iter().map(|entry| entry.name).collect();
     assert_eq!(names, ["file"]);
-    assert_eq!(pool.versions(&name).unwrap()[0].versions.len(), 1);
-    assert_eq!(pool.status().unwrap().sessions, 0);
+    assert_eq!(pool.wait(pool.versions(&name)).unwrap()[0].versions.len(), 1);
+    assert_eq!(pool.wait(pool.status()).unwrap().sessions, 0);
 }

@@ -114,7 +114,11 @@ impl Pool {
     fn close(&self, py: Python<'_>, done: Option<Py<PyAny>>) -> Given {
         let known = Arc::clone(&self.connection.lock());
         let Some(pool) = known.here().cloned() else { return Ok(py.None()) };
-        run(py, How::silent(done), |_| async move { Ok(pool.close().await) }, plain)
+        let close = |_| async move {
+            pool.close().await;
+            Ok(())
+        };
+        run(py, How::silent(done), close, plain)
     }
 
     #[pyo3(signature = (path, *, done=None))]
