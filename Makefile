@@ -43,10 +43,11 @@ fuzz: ## every parser of outside bytes, fuzzed for ten minutes each, guided by c
 	@scripts/setup build
 	@scripts/fuzz $(FUZZ)
 
-clients: ## programs too heavy for the test set: PyTorch, Hugging Face's Trainer, MPICH, CRIU (downloads 6 GB)
+clients: ## programs too heavy for the test set: PyTorch, Lightning, Hugging Face's Trainer, MPICH, CRIU (downloads 6 GB)
 	@scripts/setup build mount clients
-	cargo build --release --package stdchk
-	scripts/clients/clients $${CARGO_TARGET_DIR:-target}/release/stdchk
+	@$(MAKE) --no-print-directory wheel
+	.venv-clients/bin/pip install --quiet --no-deps --force-reinstall out/wheel/stdchk-*.whl
+	scripts/clients/clients .venv-clients/bin/stdchk
 
 bench: ## measurements, and out/bench/report.html (SIZE=tiny, small or full; BENCH="--images DIR")
 	@scripts/setup build mount bench
