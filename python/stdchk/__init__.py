@@ -12,6 +12,9 @@
 ``stdchk.aio`` is the same for asyncio, ``stdchk.fs`` the file system ``stdchk://`` of fsspec.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from stdchk._data import (
     Entry,
     Exposed,
@@ -38,9 +41,25 @@ from stdchk._errors import (
     UnreachableError,
     WrongKindError,
 )
-from stdchk._file import FileReader, FileWriter
 from stdchk._files import FileStates, files
-from stdchk._pool import CheckpointSet, Folder, Policy, Pool, connect
+
+if TYPE_CHECKING:
+    from stdchk._file import FileReader, FileWriter
+    from stdchk._pool import CheckpointSet, Folder, Policy, Pool, connect
+
+_BY_MODULE = {
+    "stdchk._file": {"FileReader", "FileWriter"},
+    "stdchk._pool": {"CheckpointSet", "Folder", "Policy", "Pool", "connect"},
+}
+
+
+def __getattr__(name: str) -> Any:
+    """What needs the compiled module. It calls the kernel itself, so programs that only use ``files`` are spared it."""
+    for module, names in _BY_MODULE.items():
+        if name in names:
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "CheckpointSet",
