@@ -10,7 +10,7 @@ mod repeats;
 use stdchk_formats::{ByteOrder, DataType, Kind, Source};
 use stdchk_model::exact::{self, narrow, to_usize};
 
-use crate::codec::{Lane, Repeats, Shape, Side, Step, encode, records_apply};
+use crate::codec::{Lane, Repeats, Shape, Side, Step, encode, records_apply, with_zstd};
 pub use mode::Mode;
 use repeats::repeats;
 
@@ -133,6 +133,40 @@ pub(crate) fn choose(mode: &Mode, block: &Sample<'_>) -> Choice {
     let whole = part.raw.len() == block.raw.len();
     let ratio = part.raw.len() as f64 / best.coded.len().max(1) as f64;
     Choice { steps: best.steps, coded: whole.then_some(best.coded), ratio, tried }
+}
+
+/// Bytes in the middle of a block by which its chain is held against a search alone.
+const SEARCHED_SAMPLE: usize = 64 << 10;
+/// The largest part that a chain may take of what a search alone is expected to make of the block, for nobody to doubt that it is the better one.
+const CLEARLY_BETTER: f64 = 0.7;
+
+/// The choice, or a search alone where that leaves fewer bytes of what no parser understands: its type is guessed from a few places, and its
+/// chain was chosen by others.
+pub(crate) fn or_searched(choice: Choice, mode: &Mode, block: &Sample<'_>) -> Choice {
+    let is_search = matches!(choice.steps.as_slice(), [Step::Zstd(_)]);
+    if *mode != Mode::Default || !block.opaque || is_search || choice.steps.iter().any(Step::needs_base) {
+        return choice;
+    }
+    let side = Side { shapes: block.shapes, base: block.base };
+    let Choice { steps, coded, ratio, tried } = choice;
+    let coded = coded.or_else(|| encode(&steps, block.raw, side).ok());
+    let length = coded.as_ref().map_or(block.raw.len(), Vec::len);
+    let sample = SEARCHED_SAMPLE.min(block.raw.len());
+    let middle = (block.raw.len() - sample) / 2;
+    let sample = exact::part(block.raw, middle..middle + sample);
+    let searched = with_zstd(sample, 3, <[u8]>::len).unwrap_or(sample.len());
+    let expected = block.raw.len() as f64 * searched as f64 / sample.len().max(1) as f64;
+    if length as f64 <= CLEARLY_BETTER * expected {
+        return Choice { steps, coded, ratio, tried };
+    }
+    let search = vec![Step::Zstd(if is_short(mode, block) { SHORT_LEVEL } else { 3 })];
+    match encode(&search, block.raw, side) {
+        Ok(searched) if searched.len() < length => {
+            let ratio = block.raw.len() as f64 / searched.len().max(1) as f64;
+            Choice { steps: search, coded: Some(searched), ratio, tried: tried + 1 }
+        }
+        _ => Choice { steps, coded, ratio, tried: tried + 1 },
+    }
 }
 
 /// Bytes of integers that are tried, as their values repeat far apart.
@@ -488,7 +522,8 @@ pub(crate) fn record_length(bytes: &[u8]) -> Option<u32> {
     record_in(exact::part(bytes, middle..middle + RECORD_SAMPLE))
 }
 
-/// The length of the records that a file is made of, seen in its middle; none where it can't be read there.
+/// The length of the records that a file is made of, seen in its middle; none where it can't be read there, or where a search makes less of the
+/// bytes than records do.
 pub(crate) fn record_in_middle(source: &dyn Source) -> Option<u32> {
     let size = source.size();
     if size < RECORD_BLOCK_MIN as u64 {
@@ -496,7 +531,14 @@ pub(crate) fn record_in_middle(source: &dyn Source) -> Option<u32> {
     }
     let mut sample = [0; RECORD_SAMPLE];
     source.read_at(size / 2, &mut sample).ok()?;
-    record_in(&sample)
+    let record = record_in(&sample)?;
+    let length = (SEARCHED_SAMPLE as u64).min(size);
+    let mut bytes = vec![0; to_usize(length)];
+    source.read_at((size - length) / 2, &mut bytes).ok()?;
+    let coded =
+        |steps: &[Step]| encode(steps, &bytes, Side::default()).map_or(bytes.len(), |coded| coded.len());
+    let as_records = coded(&[Step::Shuffle(record), Step::Zstd(3)]).min(coded(&[Step::Planes(record, 3)]));
+    (as_records < coded(&[Step::Zstd(3)])).then_some(record)
 }
 
 /// The length of the records that a sample is made of: the shortest distance at which nearly as many bytes repeat as at any,

@@ -9,7 +9,7 @@ use stdchk_formats::{ByteOrder, DataType, Extent, Kind, Source};
 use stdchk_model::exact::{narrow, part_mut, to_usize};
 
 use crate::choose::record_in;
-use crate::codec::{Lane, Side, Step, encode, with_zstd};
+use crate::codec::{Lane, Search, Side, Step, encode, with_zstd};
 use crate::holes::first_behind;
 
 /// Bytes that are taken to be of one kind.
@@ -86,7 +86,57 @@ pub(crate) fn numbers_in(source: &dyn Source, holes: &[Extent]) -> Vec<Numbers> 
         }
     }
     let whole = found.into_iter().filter_map(|(extent, data_type, phase)| whole(extent, data_type, phase));
-    whole.filter(|numbers| beats_search(source, *numbers)).collect()
+    let arrays = whole.filter(|numbers| beats_search(source, *numbers)).collect();
+    beating_context(source, arrays)
+}
+
+/// Bytes in front of an array that are searched for what it repeats.
+const CONTEXT_MAX: u64 = 256 << 10;
+/// The largest part that the elements of a short array may take of what a search makes of them where they stand.
+const CONTEXT_GAIN: f64 = 0.95;
+
+/// Those arrays that are worth being cut out of what stands around them. A short one may repeat that, and what stands behind it may repeat
+/// the array, so a search over the file tells what its bytes take where they are. Long arrays show their worth by themselves.
+fn beating_context(source: &dyn Source, arrays: Vec<Numbers>) -> Vec<Numbers> {
+    let Ok(mut search) = Search::begin(3) else { return arrays };
+    let mut searched_to = 0;
+    let mut is_worth_it = |numbers: &Numbers| {
+        let Numbers { extent, data_type } = *numbers;
+        if extent.length >= CODED_EVERY {
+            return Ok(true);
+        }
+        let from = searched_to.max(extent.offset.saturating_sub(CONTEXT_MAX));
+        search.over(&bytes_of(source, from, extent.offset - from.min(extent.offset))?)?;
+        let bytes = bytes_of(source, extent.offset, extent.length)?;
+        let in_place = search.over(&bytes)?;
+        searched_to = extent.end();
+        let typed = least_of_elements(&bytes, data_type);
+        Ok::<_, std::io::Error>(typed as f64 <= CONTEXT_GAIN * in_place as f64)
+    };
+    arrays.into_iter().filter(|numbers| is_worth_it(numbers).unwrap_or(false)).collect()
+}
+
+fn bytes_of(source: &dyn Source, offset: u64, length: u64) -> std::io::Result<Vec<u8>> {
+    let mut bytes = vec![0; to_usize(length)];
+    source.read_at(offset, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// Bytes that the default mode makes of elements of a type at least.
+fn least_of_elements(bytes: &[u8], data_type: DataType) -> usize {
+    let Some(lane) = Lane::of(data_type) else { return bytes.len() };
+    let size = data_type.size;
+    let swapped = if data_type.order == ByteOrder::Big { vec![Step::Swap(size)] } else { Vec::new() };
+    let chains = [
+        vec![Step::Planes(size, 1)],
+        vec![Step::Lorenzo(lane), Step::Planes(size, 1)],
+        vec![Step::Shuffle(size), Step::Zstd(1)],
+    ];
+    let coded = |steps: &Vec<Step>| {
+        let steps = [swapped.as_slice(), steps].concat();
+        encode(&steps, bytes, Side::default()).map_or(bytes.len(), |coded| coded.len())
+    };
+    chains.iter().map(coded).min().unwrap_or(bytes.len())
 }
 
 /// Bytes at one place of an array that are coded both ways.

@@ -19,7 +19,7 @@ use stdchk_formats::{Extent, Parsed, Source, parse};
 use stdchk_model::exact::to_usize;
 
 use crate::at_work::AtWork;
-use crate::choose::{Choice, Mode, Sample, choose, may_choose, record_in_middle};
+use crate::choose::{Choice, Mode, Sample, choose, may_choose, or_searched, record_in_middle};
 use crate::codec::{CodecError, Side, Step, encode, gives_back, scratch};
 use crate::container::{BlockRecord, Files, SET_ID_BITS, UnfoldedEntry, hash};
 use crate::error::{AggregateError, Result};
@@ -317,7 +317,8 @@ fn code(block: RawBlock, options: &Packing<'_>) -> Result<CodedBlock> {
     }
     let sample = Sample { raw: &raw, data_type, opaque, shapes: &record.shapes, base: &base };
     let (mut lap, mut spent) = (Lap::start(), Spent::default());
-    let Choice { steps, coded, tried, .. } = settled(&part, &options.mode, &sample);
+    let choice = settled(&part, &options.mode, &sample);
+    let Choice { steps, coded, tried, .. } = or_searched(choice, &options.mode, &sample);
     lap.end(&mut spent.coding);
     (record.steps, record.raw_hash) = (steps, hash(&raw));
     lap.end(&mut spent.hashing);

@@ -96,12 +96,47 @@ fn compressor(level: i32) -> std::io::Result<Compressor<'static>> {
     compressor.set_parameter(CParameter::ChecksumFlag(false))?;
     if (LEVEL_WIDE..LEVEL_DENSE).contains(&level) {
         compressor.set_parameter(CParameter::WindowLog(WIDE_LOG))?;
+        compressor.set_parameter(CParameter::EnableLongDistanceMatching(true))?;
     }
     if level >= LEVEL_DENSE {
         compressor.set_parameter(CParameter::WindowLog(27))?;
         compressor.set_parameter(CParameter::EnableLongDistanceMatching(true))?;
     }
     Ok(compressor)
+}
+
+/// A search that goes on from one range to the next, and says what each takes behind those before.
+pub(crate) struct Search(zstd::stream::write::Encoder<'static, Length>);
+
+/// Counts what is written.
+struct Length(usize);
+
+impl Write for Length {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Search {
+    pub(crate) fn begin(level: i32) -> std::io::Result<Self> {
+        let mut encoder = zstd::stream::write::Encoder::new(Length(0), level)?;
+        encoder.set_parameter(CParameter::WindowLog(WIDE_LOG))?;
+        encoder.set_parameter(CParameter::EnableLongDistanceMatching(true))?;
+        Ok(Self(encoder))
+    }
+
+    /// Bytes that are left of these.
+    pub(crate) fn over(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let before = self.0.get_ref().0;
+        self.0.write_all(bytes)?;
+        self.0.flush()?;
+        Ok(self.0.get_ref().0 - before)
+    }
 }
 
 pub(crate) fn unzstd(bytes: &[u8], length: usize) -> Result<Vec<u8>> {

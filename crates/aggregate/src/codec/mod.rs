@@ -19,7 +19,7 @@ mod step;
 pub(crate) mod wide;
 
 pub(crate) use distinct::{likeness_4, likeness_8};
-pub(crate) use general::with_zstd;
+pub(crate) use general::{Search, with_zstd};
 pub use lane::Lane;
 pub(crate) use planes::Repeats;
 pub(crate) use ragged::applies as records_apply;

@@ -354,6 +354,10 @@ impl<'a> Assembler<'a> {
                 };
                 let Some(mut run) = run else { break };
                 from = run.range.end;
+                // The search in its block finds it, and tells it in fewer bytes.
+                if block.data_type.is_none() && run.block == block.record.number {
+                    continue;
+                }
                 if !block.opaque {
                     let Some(worth) = worth_its_place(&run, &piece, block.data_type) else {
                         self.runs.in_vain();

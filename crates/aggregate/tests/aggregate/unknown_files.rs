@@ -199,6 +199,71 @@ fn what_repeats_far_apart_is_left_out_as_with_a_long_window() {
     assert!(is_at_most_a_hundredth_larger(ours, theirs), "{ours} bytes, {theirs} by zstd");
 }
 
+/// A program: code of which pieces return, and between it tables of pointers, of floats and of names that stand elsewhere in the file, too.
+fn executable() -> Vec<u8> {
+    let mut random = Random(23);
+    let words: Vec<Vec<u8>> = (0..400).map(|_| random.bytes(4 + 9)).collect();
+    let mut pick = move |most: usize| usize::try_from(random.next()).unwrap() % most;
+    let mut file = Vec::new();
+    for section in 0..6_u64 {
+        for _ in 0..12_000 {
+            file.extend_from_slice(&words[pick(400)][..3 + pick(10)]);
+        }
+        let table: Vec<u8> = (0..10 << 10)
+            .flat_map(|n| {
+                let name = (pick(1500) as u64 * 24 + 0x40_0000).to_le_bytes();
+                let kind = (8 + section % 2 + 16 * u64::from(n % 7 == 0)).to_le_bytes();
+                [name, kind].concat()
+            })
+            .collect();
+        file.extend_from_slice(&table);
+        let from = pick(file.len() - (96 << 10));
+        file.extend_from_within(from..from + (96 << 10));
+    }
+    file
+}
+
+/// Sentences of one language in two files, of which one holds much of the other.
+fn text() -> Vec<u8> {
+    let mut random = Random(31);
+    let mut sentence = || {
+        let word =
+            |word: u64| format!("{}{}", ["node", "set", "rank", "block"][(word % 4) as usize], word % 211);
+        (0..9).map(|_| word(random.next()) + " ").collect::<String>() + "\n"
+    };
+    let first: String = (0..12_000).map(|_| sentence()).collect();
+    let second: String = (0..4000).map(|_| sentence()).collect();
+    [first.clone(), second, first[200_003..500_007].to_owned()].concat().into_bytes()
+}
+
+/// Columns of doubles of which some are those of others, beside what is no array.
+fn columns() -> Vec<u8> {
+    let mut random = Random(37);
+    let mut file = Vec::new();
+    let mut column: Vec<u8> = Vec::new();
+    for number in 0..8 {
+        if number % 3 != 2 {
+            column = (0..24 << 10)
+                .flat_map(|n| (value(number, n) + 1e-9 * random.next() as f64).to_le_bytes())
+                .collect();
+        }
+        file.extend_from_slice(&column);
+        file.extend_from_slice(format!("column {number} of the state\n").repeat(700).as_bytes());
+    }
+    file
+}
+
+/// Each byte counts here: nothing is allowed for records.
+#[test]
+fn no_file_of_an_unknown_format_is_larger_than_zstd_makes_it_with_a_long_window() {
+    for (name, bytes) in [("executable", executable()), ("text", text()), ("columns", columns())] {
+        let folder = TempDir::new().unwrap();
+        fs::write(folder.path().join("state"), &bytes).unwrap();
+        let (ours, theirs) = (packed(folder.path(), Mode::Default), by_zstd(&bytes, 3, true));
+        assert!(ours <= theirs, "{name}: {ours} bytes, {theirs} by zstd");
+    }
+}
+
 /// The shell is there on every machine that runs these tests. Its tables look like arrays, place by place, and repeat as text does.
 #[test]
 fn a_program_is_as_small_as_zstd_makes_it_with_a_long_window() {
