@@ -46,7 +46,7 @@ pub const LAYOUTS: &[Layout] = &[
     Layout {
         name: "fv3",
         about: "restart files of FV3, GFS and UFS, six tiles of the cube and files beside them",
-        naming: "**/{date}.{name}.tile{rank}.nc **/{date}.{name} **/MOM.res.{date}.nc **/iced.{date}.nc \
+        naming: "**/{date}.{name}.tile{rank}.nc **/{date}.{name}.res **/{date}.{name}.nc **/MOM.res.{date}.nc **/iced.{date}.nc \
                  **/ufs.cpld.cpl.r.{date}.nc",
         ranks: Some(6),
         examples: &[
@@ -121,6 +121,19 @@ pub const LAYOUTS: &[Layout] = &[
         source: "MITgcm, write_pickup.F: suffix for pickup file (eg. ckptA or 0000000010)",
     },
     Layout {
+        name: "orbax",
+        about: "checkpoints of Orbax (JAX, Flax, MaxText)",
+        naming: "**/{step}/_CHECKPOINT_METADATA **/{step}/_METADATA **/{step}/default/** **/{step}/state/** **/{step}/params/** **/{step}/items/** \
+                 **/{step}/metadata/** **/{step}/*/_METADATA **/{step}/*/ocdbt.process_*/** **/{step}/*/d/**",
+        ranks: None,
+        examples: &[
+            "1000/_CHECKPOINT_METADATA",
+            "1000/default/ocdbt.process_0/manifest.ocdbt",
+            "2000/state/d/0f3a",
+        ],
+        source: "Orbax documentation, checkpoint format",
+    },
+    Layout {
         name: "openfoam",
         about: "time folders of OpenFOAM below a folder for each process",
         naming: "**/processor{rank}/{time}/{name} **/processor{rank}/{time}/**",
@@ -171,7 +184,7 @@ pub const LAYOUTS: &[Layout] = &[
     Layout {
         name: "amrex",
         about: "checkpoints of AMReX codes (Castro, Nyx, MAESTROeX, WarpX, MFIX-Exa)",
-        naming: "**/chk{step}/{name} **/chk{step}/**",
+        naming: "**/*chk{step}/{name} **/*chk{step}/**",
         ranks: None,
         examples: &["chk00100/Header", "chk00200/Level_0/Cell_D_00000"],
         source: "AMReX documentation, amr.check_file: prefix chk",
@@ -209,6 +222,36 @@ pub const LAYOUTS: &[Layout] = &[
         source: "Athena++ documentation, restart file",
     },
     Layout {
+        name: "specfem",
+        about: "snapshots of SPECFEM3D for undoing attenuation",
+        naming: "**/proc{rank}_save_frame_at{step}.bin",
+        ranks: None,
+        examples: &[
+            "DATABASES_MPI/proc000000_save_frame_at000100.bin",
+            "DATABASES_MPI/proc000001_save_frame_at000200.bin",
+        ],
+        source: "SPECFEM3D, save_forward_arrays_undoatt",
+    },
+    Layout {
+        name: "specfem",
+        about: "the last wave field of SPECFEM3D, written again under the same names",
+        naming: "**/proc{rank}_save_forward_arrays.bin **/dump_all_arrays{rank}",
+        ranks: None,
+        examples: &[
+            "DATABASES_MPI/proc000000_save_forward_arrays.bin",
+            "DATABASES_MPI/dump_all_arrays000001",
+        ],
+        source: "SPECFEM3D and SPECFEM3D_GLOBE, save_forward_arrays",
+    },
+    Layout {
+        name: "bout",
+        about: "restart files of BOUT++, written again under the same names",
+        naming: "**/BOUT.restart.{rank}.nc",
+        ranks: None,
+        examples: &["data/BOUT.restart.0.nc", "data/BOUT.restart.1.nc"],
+        source: "BOUT++ manual, restarting runs",
+    },
+    Layout {
         name: "su2",
         about: "restart files of SU2 in unsteady runs",
         naming: "**/restart_*_{step}.dat **/restart_*_{step}.csv",
@@ -231,6 +274,30 @@ pub const LAYOUTS: &[Layout] = &[
         ranks: None,
         examples: &["apoa1.restart.coor", "apoa1.restart.vel"],
         source: "NAMD user guide, restartname",
+    },
+    Layout {
+        name: "amber",
+        about: "numbered restart files of AMBER (`ntwr` below zero)",
+        naming: "**/restrt_{step} **/*.rst7_{step} **/*.ncrst_{step} **/*.rst_{step}",
+        ranks: None,
+        examples: &["restrt_5000", "md.ncrst_10000"],
+        source: "AMBER manual, ntwr: restrt_<nstep>",
+    },
+    Layout {
+        name: "amber",
+        about: "restart file of AMBER, written again under the same name",
+        naming: "**/restrt **/*.rst7 **/*.ncrst",
+        ranks: None,
+        examples: &["restrt", "md.rst7"],
+        source: "AMBER manual, restrt",
+    },
+    Layout {
+        name: "vasp",
+        about: "wave functions, charge density and positions of VASP, written again under the same names",
+        naming: "**/WAVECAR **/CHGCAR **/CONTCAR",
+        ranks: None,
+        examples: &["WAVECAR", "CHGCAR"],
+        source: "VASP wiki, files that a calculation starts from",
     },
     Layout {
         name: "cp2k",
@@ -347,7 +414,7 @@ pub const LAYOUTS: &[Layout] = &[
     Layout {
         name: "safetensors",
         about: "folders of safetensors shards, the step at the end of the folder's name",
-        naming: "**/*{step}/{name}-{rank}-of-{ranks}.safetensors **/*{step}/{name}",
+        naming: "**/*{step}/{name}-{rank}-of-{ranks}.safetensors **/*{step}/{name}.safetensors **/*{step}/{name}.json",
         ranks: None,
         examples: &["step_100/model-00001-of-00003.safetensors", "step_200/model-00003-of-00003.safetensors"],
         source: "huggingface_hub documentation, sharded checkpoints",
@@ -720,6 +787,79 @@ mod tests {
             ("namd", "a.restart.coor.old"),
         ] {
             assert_eq!(step_of(code, path), None, "{code}: {path}");
+        }
+    }
+
+    #[test]
+    fn names_that_codes_were_seen_to_write_are_proposed_with_the_sets_that_they_mean() {
+        type Set = (&'static str, &'static [(&'static str, &'static str)]);
+        let sets: &[Set] = &[
+            (
+                "cesm",
+                &[("case.cam.r.0001-01-06-00000.nc", "0001-01-06-00000/-"), ("case.cam.h0.0001-01.nc", "no")],
+            ),
+            (
+                "nemo",
+                &[
+                    ("ORCA_00000240_restart_0003.nc", "00000240/3"),
+                    ("ORCA_00000240_restart_trc_0003.nc", "00000240/3"),
+                ],
+            ),
+            (
+                "specfem",
+                &[
+                    ("DATABASES_MPI/dump_all_arrays000000", "-/0"),
+                    ("DATABASES_MPI/dump_all_arrays000001", "-/1"),
+                ],
+            ),
+            ("athena", &[("cr.00012.rst", "00012/-"), ("cr.final.rst", "no")]),
+            ("flash", &[("rt_hdf5_chk_0001", "0001/-"), ("rt_hdf5_plt_cnt_0001", "no")]),
+            ("gadget", &[("snapdir_005/snapshot_005.3.hdf5", "005/3")]),
+            ("vasp", &[("relax/WAVECAR", "-/-"), ("relax/CHGCAR", "-/-"), ("relax/INCAR", "no")]),
+            ("amber", &[("restrt_5000", "5000/-"), ("restrt_10000", "10000/-"), ("prod.nc", "no")]),
+            (
+                "amrex",
+                &[
+                    ("sub_chk00100/Header", "00100/-"),
+                    ("sub_chk00100/Level_0/SD_0_New_MF_D_00001", "00100/-"),
+                ],
+            ),
+            (
+                "lightning",
+                &[("a/checkpoints/epoch=3-step=400.ckpt", "400/-"), ("epoch=3-step=400-v1.ckpt", "400/-")],
+            ),
+            (
+                "orbax",
+                &[
+                    ("ckpt/1000/default/ocdbt.process_0/d/0f3a", "1000/-"),
+                    ("ckpt/1000/_CHECKPOINT_METADATA", "1000/-"),
+                ],
+            ),
+            ("bout", &[("data/BOUT.restart.0.nc", "-/0"), ("data/BOUT.restart.1.nc", "-/1")]),
+            // Digits of a format's name are no timestep, and four digits in front of any ending are no date.
+            (
+                "",
+                &[
+                    ("out/checkpoint_001000.bp5/data.0", "001000/-"),
+                    ("out/checkpoint_002000.bp5/data.0", "002000/-"),
+                ],
+            ),
+            ("", &[("hdf5/Chk_000100.3d.hdf5", "000100/-"), ("hdf5/Chk_000200.3d.hdf5", "000200/-")]),
+            ("", &[("0003.sdf", "0003/-"), ("0004.sdf", "0004/-")]),
+            ("", &[("checkpoint_0100/shard_0.pt", "0100/0"), ("checkpoint_0200/shard_1.pt", "0200/1")]),
+        ];
+        for (code, names) in sets {
+            let paths: Vec<&str> = names.iter().map(|(path, _)| *path).collect();
+            let proposal = proposed(&paths).unwrap_or_else(|| panic!("{paths:?}"));
+            assert_eq!(proposal.layout.map_or("", |layout| layout.name), *code, "{paths:?}");
+            let naming: Naming = proposal.naming.parse().unwrap();
+            for (path, expected) in *names {
+                let read = naming.read(path).map_or("no".to_owned(), |reading| {
+                    let step = reading.step.map_or("-".to_owned(), |step| step.to_string());
+                    format!("{step}/{}", reading.rank.map_or("-".to_owned(), |rank| rank.to_string()))
+                });
+                assert_eq!(read, *expected, "{path}");
+            }
         }
     }
 
