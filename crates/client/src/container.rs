@@ -103,6 +103,11 @@ impl PackedFile {
         self.size
     }
 
+    /// The first run that isn't known to be zeros and ends behind `offset`.
+    pub(crate) fn data_at(&self, offset: u64) -> Option<Range<u64>> {
+        self.container.data_at(self.file, offset).map(|data| data.offset..data.end())
+    }
+
     /// The bytes of a range, which lies within the file.
     pub(crate) async fn read(&self, pool: &Inner, range: Range<u64>) -> Result<Bytes, Failure> {
         let turn = permits(&pool.containers.turns, 1).await;

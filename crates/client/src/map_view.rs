@@ -54,11 +54,12 @@ impl MapView {
     }
 
     /// The first run of data that ends behind `offset`, its neighbours joined to it; it may begin before `offset`. A container
-    /// of which a part is written anew is stored whole, so all of such a file counts as data, and of one that can't be read.
+    /// says where its files have holes. All of a file counts as data that can't be read.
     pub(crate) fn data_at(&self, offset: u64) -> Option<Range<u64>> {
         match self {
             Self::Chunks(chunks) => chunks.data_at(offset),
-            Self::Packed(_) | Self::Unreadable { .. } => (offset < self.size()).then(|| 0..self.size()),
+            Self::Packed(file) => file.data_at(offset),
+            Self::Unreadable { .. } => (offset < self.size()).then(|| 0..self.size()),
         }
     }
 }

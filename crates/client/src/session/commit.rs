@@ -727,8 +727,14 @@ impl MapBuilder {
         if range.start < range.end.min(limit) {
             let base = match base {
                 MapView::Chunks(base) => base,
-                MapView::Packed(_) => {
-                    return Err(crate::unexpected("a part of a container that was not stored anew"));
+                MapView::Packed(file) => {
+                    // The holes of a packed file are all that a session leaves where they are: its data were stored anew.
+                    let end = range.end.min(limit);
+                    if file.data_at(range.start).is_some_and(|data| data.start < end) {
+                        return Err(crate::unexpected("a part of a container that was not stored anew"));
+                    }
+                    self.zeros_to(range.end);
+                    return Ok(());
                 }
                 MapView::Unreadable { failure, .. } => {
                     let what = "a part of it is kept from the version before, which can't be read";

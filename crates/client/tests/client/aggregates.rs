@@ -219,6 +219,41 @@ async fn nothing_of_a_file_in_a_container_counts_as_a_hole_for_readers_nor_for_w
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_holes_of_a_file_in_a_container_stay_holes_when_a_part_is_written_anew() {
+    let mut set = Set::written(true).await;
+    let (file, hole_end) = (set.files[0], 16 << 20);
+    let tail = Random::new(8).bytes(200_000);
+    write(&set.pool, file, &[(hole_end, &tail)]).await;
+    let content = &mut set.contents[0];
+    content.resize(usize::try_from(hole_end).unwrap(), 0);
+    content.extend_from_slice(&tail);
+    set.aggregate().await.unwrap();
+    set.collected().await;
+    let is_hole_within = |reader: &Reader| {
+        let hole = reader.seek(5, Sought::Hole).unwrap();
+        let data = reader.seek(hole, Sought::Data).unwrap();
+        assert!(hole >= LENGTH as u64 && hole + (8 << 20) < data && data <= hole_end, "{hole} to {data}");
+    };
+    is_hole_within(&set.pool.read(file, None).await.unwrap());
+    let patch = Random::new(9).bytes(100_000);
+    write(&set.pool, file, &[(1_500_000, &patch)]).await;
+    set.contents[0][1_500_000..1_600_000].copy_from_slice(&patch);
+    is_hole_within(&set.pool.read(file, None).await.unwrap());
+    set.check_all().await;
+    // What is written into a hole, and cut off and grown again behind it, is what it became.
+    set.aggregate().await.unwrap();
+    write(&set.pool, file, &[(8_000_003, &patch)]).await;
+    set.contents[0][8_000_003..8_100_003].copy_from_slice(&patch);
+    let session = set.pool.write(file).await.unwrap();
+    session.truncate(10_000_000).await.unwrap();
+    session.truncate(hole_end).await.unwrap();
+    session.commit(80).await.unwrap();
+    session.close(false).await.unwrap();
+    set.contents[0].truncate(usize::try_from(hole_end).unwrap());
+    set.check_all().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn small_pieces_are_looked_for_elsewhere_than_in_containers() {
     let mut set = Set::written(true).await;
     set.aggregate().await.unwrap();
