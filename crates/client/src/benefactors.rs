@@ -22,6 +22,8 @@ use crate::shared::Shared;
 
 /// Time without anything moving on the connection after which a put has failed.
 pub(crate) const PUT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time from when a durable put has gone out until it is tried elsewhere: a disk that other work keeps busy takes seconds.
+const DURABLE_PATIENCE: Duration = Duration::from_secs(10);
 /// Time between two looks at whether a put is slow.
 const PUT_LOOK: Duration = Duration::from_millis(250);
 /// Time for a sync: a busy disk may have a gigabyte to write.
@@ -62,7 +64,7 @@ pub(crate) enum PassedOver {
     Slow,
     /// It takes no new blocks unless somebody insists.
     Busy,
-    /// It takes blocks, and then gives no receipt for them that counts.
+    /// It takes blocks, and then gives no receipt for them that counts, or none in time.
     Unkept,
 }
 
@@ -118,6 +120,17 @@ struct Put<'a> {
 }
 
 impl Put<'_> {
+    /// Why others are to be chosen, if it takes too long.
+    fn lags(&self) -> Option<PassedOver> {
+        match self.progress.written() {
+            // Only the disk is waited for, if there is one.
+            Some(written) if self.durable => {
+                (written.elapsed() >= DURABLE_PATIENCE).then_some(PassedOver::Unkept)
+            }
+            _ => self.is_slow().then_some(PassedOver::Slow),
+        }
+    }
+
     /// Whether it takes far longer than is usual, or what goes out there before it does.
     fn is_slow(&self) -> bool {
         let limit = self.benefactors.all.lock().limit(self.bytes);
@@ -128,8 +141,6 @@ impl Put<'_> {
                 let is_late = writing.zip(limit).is_some_and(|(since, limit)| lasts(since, limit));
                 is_late || self.before.is_none() && self.benefactors.why_passed_over(self.id).is_some()
             }
-            // Only its disk is waited for.
-            (Some(_), Some(_)) if self.durable => false,
             (Some(began), written) => match limit {
                 Some(limit) => lasts(began, limit),
                 None => written.is_some_and(|written| lasts(written, PUT_TIMEOUT)),
@@ -512,8 +523,8 @@ impl Benefactors {
     }
 
     /// Stores a block; unless it is to be `durable` at once, which a receipt then says, it is durable once
-    /// [`Benefactors::sync`] says so. Also whether it was there before. One that is busy, or takes far longer than is usual, is chosen
-    /// behind all others for a while. Where it was that `before` and was chosen all the same, one that is busy has to take the block, and
+    /// [`Benefactors::sync`] says so. Also whether it was there before. One that is busy, or takes far longer than is usual, or doesn't say in
+    /// time that the block is on its disk, is chosen behind all others for a while. Where it was that `before` and was chosen all the same, one that is busy has to take the block, and
     /// either has as long as something moves.
     pub(crate) async fn put(
         self: &Arc<Self>,
@@ -536,15 +547,13 @@ impl Benefactors {
             };
             let mut answer = pin!(call);
             loop {
-                match timeout(PUT_LOOK, &mut answer).await {
-                    Ok(answer) => break answer,
-                    Err(_) if !put.is_slow() => {}
-                    Err(_) => {
-                        let slow = self.found_slow(id);
-                        if before.is_none() {
-                            break Err(slow.into());
-                        }
-                    }
+                if let Ok(answer) = timeout(PUT_LOOK, &mut answer).await {
+                    break answer;
+                }
+                let Some(why) = put.lags() else { continue };
+                let lags = self.found_lagging(id, why);
+                if before.is_none() {
+                    break Err(lags.into());
                 }
             }
         };
@@ -577,12 +586,12 @@ impl Benefactors {
 
     /// Has writers choose others than one that takes long for a block, and asks it whether it is there: one that doesn't even say that has
     /// failed.
-    fn found_slow(self: &Arc<Self>, id: BenefactorId) -> Failure {
-        if self.why_passed_over(id) != Some(PassedOver::Slow) {
+    fn found_lagging(self: &Arc<Self>, id: BenefactorId, why: PassedOver) -> Failure {
+        if self.why_passed_over(id) != Some(why) {
             let this = Arc::clone(self);
             tokio::spawn(async move { this.answers(id).await });
         }
-        self.pass_over(id, PassedOver::Slow);
+        self.pass_over(id, why);
         let message = format!("benefactor {id} takes longer for a block than is usual");
         Failure::new(ErrorCode::Unavailable, message)
     }

@@ -20,6 +20,8 @@ use stdchk_net::{Buffer, BufferPool, Bytes, Caller, Connection, Identity, Listen
 const LIMIT: Duration = Duration::from_secs(20);
 /// A commit that waits once for a benefactor that never answers takes longer.
 const SYNC_ELSEWHERE: Duration = Duration::from_secs(25);
+/// Ten commits that find out, one after the other, which benefactors never answer.
+const PUTS_ELSEWHERE: Duration = Duration::from_secs(45);
 /// A commit must have given up by then.
 const GIVEN_UP: Duration = Duration::from_secs(90);
 
@@ -36,6 +38,8 @@ enum Lie {
     AnswersElse,
     /// It never answers.
     NeverAnswers,
+    /// It never says that a block is on its disk which is to be there at once.
+    NeverStores,
 }
 
 /// Stands in front of a benefactor, and lies about receipts.
@@ -53,7 +57,7 @@ impl Liar {
                 return Receipt::new(&ReceiptKey([7; 32]), incarnation, sequence, blocks);
             }
             Lie::OfAnotherLife => receipt.incarnation = Incarnation(receipt.incarnation.0 ^ 1),
-            Lie::AnswersElse | Lie::NeverAnswers => {}
+            Lie::AnswersElse | Lie::NeverAnswers | Lie::NeverStores => {}
         }
         receipt
     }
@@ -70,6 +74,9 @@ impl Service for Liar {
         payload: Buffer,
     ) -> Result<(BenefactorReply, Bytes), Failure> {
         let payload = Bytes::copy_from_slice(&payload);
+        if self.lie == Lie::NeverStores && matches!(request, BenefactorRequest::Put { durable: true, .. }) {
+            return std::future::pending().await;
+        }
         let answer = self.behind.call::<_, BenefactorReply>(&request, payload, LIMIT).await;
         let (reply, bytes) =
             answer.map_err(|error| Failure::new(ErrorCode::Unavailable, error.to_string()))?;
@@ -149,4 +156,23 @@ async fn a_commit_passes_over_benefactors_that_do_not_vouch_for_blocks() {
         assert!(began.elapsed() < SYNC_ELSEWHERE, "{of:?}: {:?}", began.elapsed());
     };
     tokio::join!(one(Lie::Forges), one(Lie::OfAnotherLife), one(Lie::AnswersElse), one(Lie::NeverAnswers));
+}
+
+/// Small files are durable with their only put: one that is never answered is made elsewhere, and its benefactor left.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn small_files_do_not_wait_for_a_benefactor_that_never_answers_their_put() {
+    let pools = TestPool::start(5).await;
+    let pool = pools.connect(8 << 20).await;
+    let ino = file_with(&pool, &[("redundancy", "replicate:2"), ("semantics", "pessimistic")]).await;
+    for number in 0..3 {
+        lie(&pools, &pool, number, Lie::NeverStores).await;
+    }
+    let mut took = Vec::new();
+    for seed in 0..10 {
+        let began = Instant::now();
+        commit(&pool, ino, &Random::new(seed).bytes(20_000)).await.unwrap();
+        took.push(began.elapsed());
+    }
+    let all: Duration = took.iter().sum();
+    assert!(all < PUTS_ELSEWHERE, "{took:?}");
 }
