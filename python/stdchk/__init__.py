@@ -54,7 +54,7 @@ _BY_MODULE = {
 
 
 def __getattr__(name: str) -> Any:
-    """What needs the compiled module. It calls the kernel itself, so programs that only use ``files`` are spared it."""
+    """Imports the compiled module at its first use: it calls the kernel itself, which ``files`` alone need not."""
     for module, names in _BY_MODULE.items():
         if name in names:
             return getattr(import_module(module), name)

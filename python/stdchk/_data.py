@@ -102,7 +102,7 @@ class SetState:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What a ``put`` stored: bytes in all, those that were new to the pool, and seconds."""
+    """The result of ``put``: bytes in all, those that were new to the pool, and seconds."""
 
     files: int
     bytes: int
@@ -112,7 +112,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What a ``restore`` brought back. ``kept``: files that were there already and matched."""
+    """The result of ``restore``. ``kept``: files that were there already and matched."""
 
     timestep: str
     files: int
@@ -123,7 +123,7 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What becomes of a set when its job is done, and why."""
+    """The fate of a set at the end of its job, and why."""
 
     timestep: str
     goes: bool

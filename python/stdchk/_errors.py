@@ -1,4 +1,4 @@
-"""What goes wrong, as exceptions: an ``OSError`` each, with a code for programs, and object, cause and next step for people."""
+"""The exceptions of the package: an ``OSError`` each, with a code for programs, and object, cause and next step for people."""
 
 import errno
 from collections.abc import Mapping, Sequence
@@ -68,7 +68,7 @@ class PartialError(Error):
 
 
 class StoppedError(Error, InterruptedError):
-    """The operation was told to stop. What it had not finished did not happen."""
+    """The operation was told to stop; unfinished parts of it did not happen."""
 
 
 _BY_CODE: dict[str, tuple[type[Error], int]] = {

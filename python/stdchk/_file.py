@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
 BUFFER_BYTES = 1 << 20
-"""What a file object buffers: as much as one chunk, the unit in which the pool sends."""
+"""Bytes that a file object buffers: as much as one chunk, the unit in which the pool sends."""
 
 READ_MODES = frozenset({"rb", "br"})
 WRITE_MODES = {"wb": "wb", "bw": "wb", "ab": "ab", "ba": "ab", "xb": "xb", "bx": "xb"}

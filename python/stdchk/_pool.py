@@ -204,11 +204,11 @@ class Folder:
             file.write(content)
 
     def ls(self, name: str = "") -> list[Entry]:
-        """What is in the folder, in the order of the names."""
+        """The entries of the folder, in the order of the names."""
         return _data.entries(self._native.list(self._join(name)))
 
     def entry(self, name: str = "") -> Entry:
-        """What there is under a name."""
+        """The entry of this name."""
         return _data.entry(self._native.entry(self._plain(name) if name else self.path))
 
     def exists(self, name: str = "") -> bool:
@@ -299,7 +299,7 @@ class Folder:
         return _data.mapping(self._native.verify(self.path, progress=progress_of(progress)))
 
     def usage(self) -> Json:
-        """What the versions hold: what ``stdchk du --json`` prints."""
+        """The bytes that the versions hold, as ``stdchk du --json`` prints them."""
         return _data.mapping(self._native.usage(self.path))
 
     def __repr__(self) -> str:
@@ -307,7 +307,7 @@ class Folder:
 
 
 class Policy(MutableMapping[str, str]):
-    """The policy of a folder, as ``stdchk policy`` has it. What is set holds for what is written from then on."""
+    """The policy of a folder, as ``stdchk policy`` has it. A change holds for later writes."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder

@@ -207,7 +207,7 @@ class FileWriter:
 
 
 class _Opening:
-    """What ``open`` gives: to be awaited, or entered with ``async with``."""
+    """The result of ``open``: to be awaited, or entered with ``async with``."""
 
     def __init__(self, opened: Any) -> None:
         self._opened = opened
@@ -293,11 +293,11 @@ class Folder:
             await file.write(content)
 
     async def ls(self, name: str = "") -> list[Entry]:
-        """What is in the folder."""
+        """The entries of the folder."""
         return _data.entries(await _ended(self._native.list, self._join(name)))
 
     async def entry(self, name: str = "") -> Entry:
-        """What there is under a name."""
+        """The entry of this name."""
         return _data.entry(await _ended(self._native.entry, self._plain(name) if name else self.path))
 
     async def exists(self, name: str = "") -> bool:
@@ -393,7 +393,7 @@ class Folder:
         return _data.mapping(await _ended(self._native.verify, self.path, progress=progress_of(progress)))
 
     async def usage(self) -> Json:
-        """What the versions hold."""
+        """The bytes that the versions hold."""
         return _data.mapping(await _ended(self._native.usage, self.path))
 
 

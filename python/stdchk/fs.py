@@ -206,7 +206,7 @@ class StdchkFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
 
 class _Reader(FileReader):
-    """What fsspec's users expect of a file beside Python's own methods."""
+    """A reader with the attributes that fsspec gives its files."""
 
     @property
     def path(self) -> str:

@@ -98,9 +98,11 @@ impl Link {
     }
 
     fn pass_over(&mut self, why: PassedOver) {
-        let why = self.passed_over().map_or(why, |before| before.max(why));
-        let time = if why == PassedOver::Unkept { UNKEPT_FOR } else { PASSED_OVER_FOR };
-        self.passed_over_until = Some((Instant::now() + time, why));
+        // A lesser reason doesn't make a graver one last longer.
+        if self.passed_over().is_none_or(|before| before <= why) {
+            let time = if why == PassedOver::Unkept { UNKEPT_FOR } else { PASSED_OVER_FOR };
+            self.passed_over_until = Some((Instant::now() + time, why));
+        }
     }
 }
 
@@ -534,7 +536,7 @@ impl Benefactors {
         durable: bool,
         before: Option<PassedOver>,
     ) -> Result<(Option<Receipt>, bool), CallError> {
-        let insists = before == Some(PassedOver::Busy);
+        let insists = before.is_some_and(|why| why >= PassedOver::Busy);
         let request = BenefactorRequest::Put { block, encoding, durable, insists };
         let mut put = self.begin_put(id, payload.len(), durable, before);
         let answer = {
@@ -587,12 +589,18 @@ impl Benefactors {
     /// Has writers choose others than one that takes long for a block, and asks it whether it is there: one that doesn't even say that has
     /// failed.
     fn found_lagging(self: &Arc<Self>, id: BenefactorId, why: PassedOver) -> Failure {
-        if self.why_passed_over(id) != Some(why) {
+        if self.why_passed_over(id) < Some(why) {
             let this = Arc::clone(self);
             tokio::spawn(async move { this.answers(id).await });
         }
         self.pass_over(id, why);
-        let message = format!("benefactor {id} takes longer for a block than is usual");
+        let message = match why {
+            PassedOver::Unkept => format!(
+                "benefactor {id} has not said within {} s that a block is on its disk",
+                DURABLE_PATIENCE.as_secs()
+            ),
+            _ => format!("benefactor {id} takes longer for a block than is usual"),
+        };
         Failure::new(ErrorCode::Unavailable, message)
     }
 

@@ -1,6 +1,6 @@
-//! Where the manager of the pool is that a directory of this host belongs to.
+//! The address of the manager of a local pool, from the record `pool.json` in the pool's directory.
 //!
-//! `stdchk up` keeps the directory; what it writes into `pool.json` is more than is read here.
+//! `stdchk up` writes that record, with more fields than are read here.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -22,7 +22,7 @@ pub const KEYS: &str = "keys";
 /// Where the manager serves this host.
 const SOCKET: &str = "run/manager.sock";
 
-/// What the record says of the manager.
+/// The fields of the record that concern the manager.
 #[derive(Deserialize)]
 struct Record {
     layout: u32,
@@ -40,6 +40,13 @@ pub(crate) fn manager(data: &Path) -> Result<String> {
             let next = "start one with `stdchk up`, or name one with `--data DIR` or `--manager HOST:PORT`";
             return Err(Error::new(Code::NotFound, data.display(), "there is no local pool here", next));
         }
+        Err(error) if error.kind() == ErrorKind::NotADirectory => {
+            return Err(Error::invalid(
+                data.display(),
+                "it is not a folder",
+                "give a folder with `--data DIR`",
+            ));
+        }
         text => text.about(path.display())?,
     };
     let unusable = |cause: String| {
@@ -53,8 +60,8 @@ pub(crate) fn manager(data: &Path) -> Result<String> {
     }
 }
 
-/// Where the processes and commands of this host reach the manager, `elsewhere` or here. One that shares the pool's state with others may
-/// stand by: then others lead.
+/// The address at which this host reaches the manager, `elsewhere` or here. A manager that shares the pool's state with others may stand by:
+/// then another one leads.
 pub fn address(data: &Path, elsewhere: Option<&str>, shares_state: bool) -> String {
     let here = unix_address(&data.join(SOCKET));
     match elsewhere {
@@ -74,6 +81,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let data = directory.path();
         assert_eq!(manager(data).unwrap_err().code, Code::NotFound);
+        std::fs::write(data.join("file"), "").unwrap();
+        assert_eq!(manager(&data.join("file")).unwrap_err().code, Code::Invalid);
         let socket = format!("unix:{}/run/manager.sock", data.display());
         for (record, wanted) in [
             (r#"{"layout":2,"benefactors":4}"#, socket.clone()),

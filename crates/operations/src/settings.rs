@@ -20,7 +20,7 @@ use crate::error::{About, Code, Error, Result};
 use crate::local_pool;
 use crate::pool::Options;
 
-/// What a caller says of the pool that it means, such as a command's flags; what is left out comes from variables and the file.
+/// The caller's own settings, such as a command's flags. Variables and the configuration file fill in the rest.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
     /// Directory of the local pool.
@@ -37,7 +37,7 @@ pub struct Sources {
     pub config: Option<PathBuf>,
 }
 
-/// What one source of settings says.
+/// The settings of one source.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 struct Layer {
@@ -48,7 +48,7 @@ struct Layer {
     window: Option<String>,
 }
 
-/// What holds for this run.
+/// The settings that hold for this run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Directory of the local pool, absolute.
@@ -180,7 +180,7 @@ fn of_file(sources: &Sources, variable: Variable<'_>) -> Result<Layer> {
     let Some(path) = named.clone().or_else(|| Some(default()?.join("stdchk/config.toml"))) else {
         return Ok(Layer::default());
     };
-    // Who names a file means it, whosever it is.
+    // A file that the caller names is read, whoever owns it.
     let text = if named.is_some() { fs::read_to_string(&path) } else { own::text_anywhere(&path) };
     match text {
         Err(error) if error.kind() == ErrorKind::NotFound && named.is_none() => Ok(Layer::default()),

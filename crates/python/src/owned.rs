@@ -1,4 +1,4 @@
-//! What belongs to the process that made it.
+//! Objects that belong to the process that made them.
 //!
 //! A process that was forked has a copy of all memory and none of the threads: a connection there would wait for ever, and dropping
 //! it would tell the pool something in the parent's name. So it is neither used nor dropped in another process.

@@ -23,7 +23,7 @@ pub struct Pool {
     connection: Mutex<Arc<Owned<stdchk_operations::Pool>>>,
 }
 
-/// What an operation gives: its result, or that it is under way.
+/// The result of an operation, or an object for the one that is under way.
 type Given = PyResult<Py<PyAny>>;
 
 impl Pool {

@@ -44,7 +44,7 @@ pub fn runtime(_: Python<'_>) -> PyResult<&'static Runtime> {
     }
 }
 
-/// What a caller wants to hear of an operation.
+/// The callbacks of an operation.
 pub struct How {
     /// Called with bytes done and bytes to do, 0 if that isn't known.
     pub progress: Option<Py<PyAny>>,
@@ -59,7 +59,7 @@ impl How {
     }
 }
 
-/// What an operation has told so far.
+/// Progress and failures of an operation so far.
 #[derive(Default)]
 struct Told {
     done: u64,
@@ -124,7 +124,7 @@ pub fn block_on<T: Send + 'static>(
     wait(py, runtime, runtime.spawn(work), &Mutex::default(), None)
 }
 
-/// Waits for a task. One that is left for an exception has ended when this returns: it may read memory of its caller.
+/// Waits for a task. If an exception ends the wait, the task is stopped before this returns: it may read memory of its caller.
 fn wait<T: Send + 'static>(
     py: Python<'_>,
     runtime: &Runtime,

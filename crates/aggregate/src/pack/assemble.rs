@@ -578,7 +578,8 @@ mod tests {
     fn a_set_of_many_ranges_is_packed_although_no_more_runs_are_looked_for() {
         let left = |blocks: &[(u64, bool, usize)]| blocks.iter().map(|(bytes, ..)| bytes).sum::<u64>();
         let searched = blocks(20 << 20, |_| ()).unwrap();
-        assert!(left(&searched) < 11 << 20, "{searched:?}");
+        // The second half repeats the first; what a block repeats of itself is left to its own search.
+        assert!(left(&searched) < 13 << 20, "{searched:?}");
         let blocks = blocks(20 << 20, |assembler| assembler.ranges = RANGES_MAX - 10).unwrap();
         assert!(blocks.iter().all(|(.., members)| *members == 1), "{blocks:?}");
         assert_eq!(left(&blocks), 20 << 20);

@@ -160,7 +160,7 @@ fn awk_writes_several_files() {
 fn the_python_wrapper_checkpoints_and_restores_and_is_harmless_without_the_library() {
     let root = tempfile::tempdir().unwrap();
     let script = format!(
-        "import sys; sys.path.insert(0, '{}/python')\nimport stdchk_files as s\n\
+        "import sys; sys.path.insert(0, '{}/../../python/stdchk')\nimport _files as s\n\
          f = open('data', 'w+b', buffering=0); f.write(b'one')\nhere = s.checkpoint()\nf.write(b'two')\n\
          open('other', 'w').close()\ns.restore(here)\nimport os\n\
          print(s.active(), f.tell(), os.path.getsize('data'), os.path.exists('other'))\n",
