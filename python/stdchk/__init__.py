@@ -54,7 +54,7 @@ _BY_MODULE = {
 
 
 def __getattr__(name: str) -> Any:
-    """Imports the compiled module at its first use: it calls the kernel itself, which ``files`` alone need not."""
+    """Imports the compiled module at its first use: it calls the kernel itself, which ``files`` does not need."""
     for module, names in _BY_MODULE.items():
         if name in names:
             return getattr(import_module(module), name)
