@@ -84,6 +84,8 @@ fn any_two_lost_benefactors_lose_nothing_and_repair_brings_the_fragments_back() 
     }
     let anew = random_bytes(4 * MIB, 9);
     fs::write(pool.at("app/x0"), &anew).unwrap();
+    let versions = pool.json(&["ls", "app/x0", "--versions", "--json"]);
+    assert!(versions.to_string().contains(r#""version":1}"#), "{versions}");
     assert!(pool.get("app/x0") == anew && pool.get("app/x0@1") == contents[0]);
 }
 
