@@ -198,20 +198,16 @@ def test_the_newest_complete_set_comes_back(folder, tmp_path):
 def test_new_sets_are_watched_for(folder):
     folder.policy.update(naming="restart.{step}.{rank}", ranks=1)
     checkpoint(folder, 1, ranks=1)
-    seen = []
-
-    def write():
-        for timestep in (2, 3):
-            time.sleep(0.3)
-            checkpoint(folder, timestep, ranks=1)
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    for found in folder.watch(every=0.05, timeout=30):
+    seen, writers = [], []
+    for found in folder.watch(every=0.05, timeout=60):
         seen.append(found.timestep)
         if found.timestep == "3":
             break
-    writer.join()
+        following = int(found.timestep) + 1
+        writers.append(threading.Timer(0.2, checkpoint, (folder, following), {"ranks": 1}))
+        writers[-1].start()
+    for writer in writers:
+        writer.join()
     assert seen == ["1", "2", "3"]
     assert [found.timestep for found in folder.watch(every=0.05, timeout=0.1)] == ["3"]
 
