@@ -183,6 +183,17 @@ def passed_over_of(found: Json) -> PassedOver:
     return PassedOver(timestep_of(found["timestep"]), found["reason"], found["unavailable"])
 
 
+def set_fields(found: Json) -> tuple[str, tuple[Member, ...], Exposed, tuple[PassedOver, ...]]:
+    """The fields of a set that can be restarted from, behind its folder."""
+    members, passed_over = found["members"], found["passed_over"]
+    return (
+        timestep_of(found["timestep"]),
+        tuple(map(member_of, members)),
+        exposed_of(found["exposed"]),
+        tuple(map(passed_over_of, passed_over)),
+    )
+
+
 def sets(text: str) -> list[SetState]:
     return [
         SetState(

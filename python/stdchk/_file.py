@@ -171,7 +171,7 @@ class FileWriter(io.BufferedWriter):
         try:
             super().close()
         except ValueError:
-            # What is still in the buffer goes nowhere.
+            # The rest of the buffer goes nowhere.
             pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -34,28 +34,6 @@ ReadMode = Literal["rb", "br"]
 WriteMode = Literal["wb", "bw", "ab", "ba", "xb", "bx"]
 
 
-def native(
-    *,
-    manager: str | None,
-    data: "str | os.PathLike[str] | None",
-    keys: "str | os.PathLike[str] | None",
-    encryption_keys: "str | os.PathLike[str] | None",
-    window: str | None,
-    config: "str | os.PathLike[str] | None",
-    patience: float,
-) -> _stdchk.Pool:
-    """The connection below both faces."""
-    return _stdchk.Pool(
-        data=data,
-        manager=manager,
-        keys=keys,
-        encryption_keys=encryption_keys,
-        window=window,
-        config=config,
-        patience=patience,
-    )
-
-
 def connect(
     manager: str | None = None,
     *,
@@ -88,7 +66,7 @@ class Pool:
     def __init__(self, **options: Any) -> None:
         """Takes the arguments of :func:`connect`, all of them."""
         self._options = options
-        self._native = native(**options)
+        self._native = _stdchk.Pool(**options)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _connected, (self._options,)
@@ -317,7 +295,7 @@ class Policy(MutableMapping[str, str]):
         try:
             return _data.pairs(native.policy(self._folder.path))
         except NotFoundError:
-            # What isn't there yet gets the pool's own.
+            # A folder that is still to be made gets the pool's own.
             return _data.pairs(native.policy(""))
 
     def __getitem__(self, key: str) -> str:
@@ -397,10 +375,4 @@ def set_of(folder: Folder, text: str) -> CheckpointSet | None:
     found = _data.mapping(text)
     if found is None:
         return None
-    return CheckpointSet(
-        folder,
-        _data.timestep_of(found["timestep"]),
-        tuple(map(_data.member_of, found["members"])),
-        _data.exposed_of(found["exposed"]),
-        tuple(map(_data.passed_over_of, found["passed_over"])),
-    )
+    return CheckpointSet(folder, *_data.set_fields(found))

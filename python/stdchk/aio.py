@@ -28,7 +28,7 @@ from stdchk._data import (
     progress_of,
 )
 from stdchk._errors import NotFoundError
-from stdchk._pool import PATIENCE_S, WATCH_EVERY_S, member_of, native
+from stdchk._pool import PATIENCE_S, WATCH_EVERY_S, member_of
 
 T = TypeVar("T")
 Path = str | os.PathLike[str]
@@ -77,7 +77,7 @@ async def connect(
     """Connects to a pool; see :func:`stdchk.connect`."""
     return Pool(
         await asyncio.to_thread(
-            native,
+            _stdchk.Pool,
             manager=manager,
             data=data,
             keys=keys,
@@ -337,7 +337,7 @@ class Folder:
     async def latest(self, *, wait: float | None = None, or_older: bool = False, check: bool = False) -> "CheckpointSet | None":
         """The newest checkpoint set that is complete and intact."""
         found = _data.mapping(await _ended(self._native.latest, self.path, wait, or_older, check))
-        return None if found is None else _set_of(self, found)
+        return None if found is None else CheckpointSet(self, *_data.set_fields(found))
 
     async def restore(
         self,
@@ -420,13 +420,3 @@ class CheckpointSet:
     async def restore(self, output: Path, *, progress: "Progress | Bar | None" = None) -> Restored:
         """Fetches its files into a local folder."""
         return await self.folder.restore(output, self.timestep, progress=progress)
-
-
-def _set_of(folder: Folder, found: Json) -> CheckpointSet:
-    return CheckpointSet(
-        folder,
-        _data.timestep_of(found["timestep"]),
-        tuple(map(_data.member_of, found["members"])),
-        _data.exposed_of(found["exposed"]),
-        tuple(map(_data.passed_over_of, found["passed_over"])),
-    )

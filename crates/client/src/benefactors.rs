@@ -525,9 +525,9 @@ impl Benefactors {
     }
 
     /// Stores a block; unless it is to be `durable` at once, which a receipt then says, it is durable once
-    /// [`Benefactors::sync`] says so. Also whether it was there before. One that is busy, or takes far longer than is usual, or doesn't say in
-    /// time that the block is on its disk, is chosen behind all others for a while. Where it was that `before` and was chosen all the same, one that is busy has to take the block, and
-    /// either has as long as something moves.
+    /// [`Benefactors::sync`] says so. Also whether it was there before. A benefactor is chosen behind all others for a while if it is busy,
+    /// takes far longer than is usual, or doesn't say in time that the block is on its disk. Where it was that `before` and was chosen all
+    /// the same, a busy one has to take the block, and either has as long as something moves.
     pub(crate) async fn put(
         self: &Arc<Self>,
         id: BenefactorId,

@@ -53,7 +53,7 @@ impl OpenFile {
     /// Fills `buffer` from `offset` on. The number of bytes: fewer only where the file ends.
     ///
     /// # Errors
-    /// Those of [`OpenFile::read_at`]. What is in the buffer then is unspecified.
+    /// Those of [`OpenFile::read_at`]. The buffer's content is unspecified then.
     pub async fn read_into(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let mut filled = 0;
         for piece in buffer.chunks_mut(PIECE_BYTES) {
