@@ -26,6 +26,7 @@ class Writer:
 
 class Pool:
     manager: str
+    agent_socket: str | PathLike[str]
     def __new__(
         cls,
         *,

@@ -94,6 +94,8 @@ pub enum Command {
     Aggregate(command::aggregate::Arguments),
     /// Serve the pool as a file system, in the foreground
     Mount(command::mount::Arguments),
+    /// Hold the memory of training jobs' checkpoints and store these while the jobs go on
+    Agent(command::agent::Arguments),
     /// Run a program under file-state checkpoints
     Run(command::run::Arguments),
     /// List, compare and go back to file-state checkpoints

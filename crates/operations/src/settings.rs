@@ -5,6 +5,7 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf, absolute};
 use std::sync::Arc;
@@ -116,6 +117,19 @@ impl Settings {
             encryption_keys: Some(self.encryption_keys.clone()),
             ..Options::new(self.manager_address()?)
         })
+    }
+
+    /// The socket of the agent that stores this user's checkpoints in this pool, one for each set of keys.
+    ///
+    /// # Errors
+    /// Those of [`Self::manager_address`].
+    pub fn agent_socket(&self) -> Result<PathBuf> {
+        let mut hasher = DefaultHasher::new();
+        (self.manager_address()?, &self.keys, &self.encryption_keys).hash(&mut hasher);
+        let below = std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !folder.is_empty());
+        let below = below.map_or_else(|| PathBuf::from("/tmp"), PathBuf::from);
+        let user = rustix::process::geteuid().as_raw();
+        Ok(below.join(format!("stdchk-{user}")).join(format!("agent-{:016x}", hasher.finish())))
     }
 
     fn from_sources(sources: &Sources, variable: Variable<'_>) -> Result<Self> {

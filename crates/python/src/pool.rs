@@ -20,6 +20,8 @@ use crate::work::{How, json, plain, run, runtime};
 #[pyclass(frozen, module = "stdchk._stdchk")]
 pub struct Pool {
     options: Options,
+    /// Where the agent of this user and pool serves.
+    agent_socket: PathBuf,
     connection: Mutex<Arc<Owned<stdchk_operations::Pool>>>,
 }
 
@@ -96,18 +98,25 @@ impl Pool {
         patience: f64,
     ) -> PyResult<Self> {
         let sources = Sources { data, manager, keys, encryption_keys, window, config };
-        let found = Settings::load(&sources).and_then(|settings| settings.options());
-        let options = found.map_err(|error| exception(py, &error, &[]))?;
+        let found =
+            Settings::load(&sources).and_then(|settings| Ok((settings.options()?, settings.agent_socket()?)));
+        let (options, agent_socket) = found.map_err(|error| exception(py, &error, &[]))?;
         let patience = Duration::try_from_secs_f64(patience).unwrap_or(Duration::MAX);
         let options = Options { patience, ..options };
         let pool = connect(py, options.clone())?;
-        Ok(Self { options, connection: Mutex::new(Arc::new(Owned::new(pool))) })
+        Ok(Self { options, agent_socket, connection: Mutex::new(Arc::new(Owned::new(pool))) })
     }
 
     /// Where the manager is.
     #[getter]
     fn manager(&self) -> &str {
         &self.options.manager
+    }
+
+    /// Where the agent of this user and pool serves.
+    #[getter]
+    fn agent_socket(&self) -> PathBuf {
+        self.agent_socket.clone()
     }
 
     #[pyo3(signature = (*, done=None))]

@@ -5,6 +5,7 @@
 
 pub mod accept_older_store;
 pub mod advise;
+pub mod agent;
 pub mod aggregate;
 mod away;
 pub mod benefactor;
@@ -75,6 +76,7 @@ fn on_pool(command: Command, flags: &PoolFlags) -> Outcome {
         Command::Manager(arguments) => manager::run(&arguments, c),
         Command::Benefactor(arguments) => benefactor::run(&arguments, c),
         Command::Mount(arguments) => mount::run(&arguments, c),
+        Command::Agent(arguments) => agent::run(&arguments, c),
         Command::Pack(arguments) => to_the_end(pack::run(arguments, c)),
         Command::Unpack(arguments) => to_the_end(unpack::run(arguments, c)),
         Command::Aggregate(arguments) => to_the_end(aggregate::run(arguments, c)),

@@ -1,0 +1,356 @@
+//! All regions of an agent: each request and each event, for each state of a region.
+//!
+//! | state   | begin      | staged     | stored  | its trainer goes | read             |
+//! |---------|------------|------------|---------|------------------|------------------|
+//! | empty   | filling    | refused    | -       | empty            | refused          |
+//! | filling | filling    | storing    | -       | empty            | refused          |
+//! | storing | refused    | refused    | durable | storing          | refused          |
+//! | durable | filling    | refused    | -       | durable          | counted as reader |
+//! | failed  | filling    | refused    | -       | failed           | refused          |
+//!
+//! A region that somebody reads is neither filled nor replaced. Only its owner fills it.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use stdchk_operations::{Error, Target};
+use tokio::sync::Notify;
+
+use super::protocol::{Answer, Piece, RegionStatus, word};
+use super::region::{Content, Memory, Peer, Region, Save};
+
+/// Longest name of a region.
+const KEY_BYTES_MAX: usize = 1024;
+
+/// All regions.
+#[derive(Default)]
+pub struct Regions {
+    known: Mutex<BTreeMap<String, Region>>,
+    changed: Notify,
+    saves: AtomicU64,
+}
+
+/// A save that is to be stored.
+pub struct ToStore {
+    /// The region.
+    pub key: String,
+    /// Its memory.
+    pub memory: Arc<Memory>,
+    /// What it is.
+    pub save: Save,
+}
+
+/// A request's refusal, or what it gives.
+type Asked<T> = Result<T, Box<Answer>>;
+
+fn refuse<T>(code: &str, key: &str, cause: impl ToString, next: &str) -> Asked<T> {
+    Err(Box::new(Answer::refused(code, key, cause, next)))
+}
+
+impl Regions {
+    /// A region of this size for its owner; what the one of this name holds stays if it has that size already.
+    pub fn region(&self, peer: Peer, key: &str, bytes: u64) -> Asked<Arc<Memory>> {
+        if key.is_empty() || key.len() > KEY_BYTES_MAX || bytes == 0 {
+            return refuse("invalid", key, "a region has a name and a size", "report this as a defect");
+        }
+        let mut known = self.known.lock();
+        if let Some(region) = known.get_mut(key) {
+            take_over(region, peer, key)?;
+            if region.memory.bytes() == bytes {
+                return Ok(Arc::clone(&region.memory));
+            }
+            at_rest(region, key)?;
+            known.remove(key);
+        }
+        let memory = match Memory::take(bytes) {
+            Ok(memory) => Arc::new(memory),
+            Err(error) => {
+                let next = "use a host with more memory, or save less of the state";
+                return refuse("no-space", key, format!("memory for the checkpoint: {error}"), next);
+            }
+        };
+        let region = Region {
+            memory: Arc::clone(&memory),
+            owner: Some(peer),
+            readers: BTreeSet::new(),
+            content: Content::Empty,
+        };
+        known.insert(key.to_owned(), region);
+        Ok(memory)
+    }
+
+    /// The owner is going to fill it.
+    pub fn begin(&self, peer: Peer, key: &str) -> Asked<()> {
+        let mut known = self.known.lock();
+        let region = owned(&mut known, peer, key)?;
+        at_rest(region, key)?;
+        region.content = Content::Filling;
+        Ok(())
+    }
+
+    /// It is whole.
+    pub fn staged(
+        &self,
+        peer: Peer,
+        key: &str,
+        file: String,
+        length: u64,
+        pieces: Vec<Piece>,
+    ) -> Asked<ToStore> {
+        let mut known = self.known.lock();
+        let region = owned(&mut known, peer, key)?;
+        if !matches!(region.content, Content::Filling) {
+            return refuse("invalid", key, "it was staged without a beginning", "report this as a defect");
+        }
+        if let Err(error) = Target::parse_plain(&file) {
+            return refuse(&word(error.code), &file, error.cause, &error.next);
+        }
+        if let Err(cause) = check(&pieces, length, region.memory.bytes()) {
+            return refuse("invalid", key, cause, "report this as a defect");
+        }
+        let number = self.saves.fetch_add(1, Ordering::Relaxed) + 1;
+        let save = Save { number, file, length, pieces: pieces.into(), done: Arc::default() };
+        region.content = Content::Storing(save.clone());
+        Ok(ToStore { key: key.to_owned(), memory: Arc::clone(&region.memory), save })
+    }
+
+    /// It was stored, or can't be.
+    pub fn ended(&self, key: &str, save: Save, seconds: f64, outcome: Result<u64, Error>) {
+        if let Some(region) = self.known.lock().get_mut(key) {
+            region.content = match outcome {
+                Ok(version) => Content::Durable(save, version, seconds),
+                Err(error) => Content::Failed(save, Answer::failed(&error)),
+            };
+        }
+        self.changed.notify_waiters();
+    }
+
+    /// How a save is, after waiting for its end for so long.
+    pub async fn wait(&self, key: &str, number: u64, patience: Duration) -> Answer {
+        let until = Instant::now() + patience;
+        loop {
+            let changed = self.changed.notified();
+            let state = self.known.lock().get(key).and_then(|region| region.state_of(number));
+            let left = until.saturating_duration_since(Instant::now());
+            match state {
+                Some(Answer::Storing { .. }) if !left.is_zero() => {
+                    // The end of the time is seen by the next turn.
+                    let _ = tokio::time::timeout(left, changed).await;
+                }
+                Some(state) => return state,
+                None => {
+                    return Answer::refused("not-found", key, "the agent knows no such save", "save again");
+                }
+            }
+        }
+    }
+
+    /// The region that holds this version of a file, for a reader.
+    pub fn held(&self, peer: Peer, file: &str, version: u64) -> Asked<(Arc<Memory>, Save)> {
+        let mut known = self.known.lock();
+        for region in known.values_mut() {
+            if let Content::Durable(save, stored, _) = &region.content
+                && (save.file.as_str(), *stored) == (file, version)
+            {
+                region.readers.insert(peer.connection);
+                return Ok((Arc::clone(&region.memory), save.clone()));
+            }
+        }
+        refuse("not-found", file, "no region holds it", "read it from the pool")
+    }
+
+    /// This connection reads nothing any more.
+    pub fn release(&self, peer: Peer) {
+        for region in self.known.lock().values_mut() {
+            region.readers.remove(&peer.connection);
+        }
+    }
+
+    /// A connection has ended: what it was filling counts no longer.
+    pub fn left(&self, peer: Peer) {
+        for (key, region) in self.known.lock().iter_mut() {
+            region.readers.remove(&peer.connection);
+            if region.owner == Some(peer) {
+                region.owner = None;
+                match &region.content {
+                    Content::Filling => {
+                        tracing::info!(
+                            region = key,
+                            process = peer.process,
+                            "its process ended before the region was whole"
+                        );
+                        region.content = Content::Empty;
+                    }
+                    Content::Storing(save) => {
+                        tracing::info!(
+                            file = save.file,
+                            process = peer.process,
+                            "its process has ended, it is stored all the same"
+                        );
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Whether anything is still to be stored.
+    pub fn is_storing(&self) -> bool {
+        self.known.lock().values().any(|region| matches!(region.content, Content::Storing(_)))
+    }
+
+    /// Waits until nothing is to be stored.
+    pub async fn all_stored(&self) {
+        loop {
+            let changed = self.changed.notified();
+            if !self.is_storing() {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// For `agent status`.
+    pub fn status(&self) -> Vec<RegionStatus> {
+        self.known.lock().iter().map(|(key, region)| region.status(key)).collect()
+    }
+}
+
+/// Makes `peer` the owner, unless another live connection is.
+fn take_over(region: &mut Region, peer: Peer, key: &str) -> Asked<()> {
+    match region.owner {
+        Some(owner) if owner != peer => {
+            let cause = format!("process {} puts its checkpoints there", owner.process);
+            refuse("conflict", key, cause, "end it, or use another folder or rank")
+        }
+        _ => {
+            region.owner = Some(peer);
+            Ok(())
+        }
+    }
+}
+
+/// The region of this name, of which `peer` is the owner.
+fn owned<'a>(known: &'a mut BTreeMap<String, Region>, peer: Peer, key: &str) -> Asked<&'a mut Region> {
+    match known.get_mut(key) {
+        Some(region) if region.owner == Some(peer) => Ok(region),
+        _ => refuse("invalid", key, "it is no region of this connection", "ask for it first"),
+    }
+}
+
+/// That nobody reads the region, and that it isn't being stored.
+fn at_rest(region: &Region, key: &str) -> Asked<()> {
+    if matches!(region.content, Content::Storing(_)) {
+        return refuse("busy", key, "the checkpoint before is being stored", "wait for it");
+    }
+    if !region.readers.is_empty() {
+        return refuse("busy", key, "somebody loads from it", "try again");
+    }
+    Ok(())
+}
+
+/// That the pieces lie in the region and in the file, one behind the other.
+fn check(pieces: &[Piece], length: u64, bytes: u64) -> Result<(), String> {
+    let mut end = 0;
+    for Piece(at, from, count) in pieces {
+        let in_file = at.checked_add(*count).filter(|last| *at >= end && *last <= length);
+        let in_region = from.checked_add(*count).filter(|last| *last <= bytes);
+        match (in_file, in_region) {
+            (Some(last), Some(_)) => end = last,
+            _ => return Err(format!("piece ({at}, {from}, {count}) lies outside of the file or the region")),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TRAINER: Peer = Peer { connection: 1, process: 10 };
+    const OTHER: Peer = Peer { connection: 2, process: 20 };
+
+    fn staged(regions: &Regions, file: &str) -> Asked<ToStore> {
+        regions.begin(TRAINER, "run")?;
+        regions.staged(TRAINER, "run", file.to_owned(), 10, vec![Piece(0, 0, 4), Piece(8, 4, 2)])
+    }
+
+    fn code<T>(asked: Asked<T>) -> String {
+        match asked.map(drop).map_err(|answer| *answer) {
+            Err(Answer::Refused { code, .. }) => code,
+            other => panic!("not refused: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_is_staged_is_stored_though_its_trainer_goes() {
+        let regions = Regions::default();
+        regions.region(TRAINER, "run", 100).unwrap();
+        let to_store = staged(&regions, "app/1").unwrap();
+        regions.left(TRAINER);
+        assert!(regions.is_storing());
+        regions.ended("run", to_store.save, 1.0, Ok(7));
+        assert_eq!(regions.status()[0].state, "durable");
+        regions.held(OTHER, "app/1", 7).unwrap();
+        assert_eq!(code(regions.held(OTHER, "app/1", 8)), "not-found");
+    }
+
+    #[test]
+    fn what_was_half_filled_counts_for_nothing() {
+        let regions = Regions::default();
+        regions.region(TRAINER, "run", 100).unwrap();
+        let to_store = staged(&regions, "app/1").unwrap();
+        regions.ended("run", to_store.save, 1.0, Ok(7));
+        regions.begin(TRAINER, "run").unwrap();
+        assert_eq!(code(regions.held(OTHER, "app/1", 7)), "not-found");
+        regions.left(TRAINER);
+        assert_eq!(regions.status()[0].state, "empty");
+    }
+
+    #[test]
+    fn nobody_writes_to_what_is_stored_or_read() {
+        let regions = Regions::default();
+        regions.region(TRAINER, "run", 100).unwrap();
+        let to_store = staged(&regions, "app/1").unwrap();
+        assert_eq!(code(regions.begin(TRAINER, "run")), "busy");
+        assert_eq!(code(regions.region(TRAINER, "run", 200)), "busy");
+        regions.ended("run", to_store.save, 1.0, Ok(1));
+        regions.held(OTHER, "app/1", 1).unwrap();
+        assert_eq!(code(regions.begin(TRAINER, "run")), "busy");
+        regions.release(OTHER);
+        regions.begin(TRAINER, "run").unwrap();
+    }
+
+    #[test]
+    fn a_region_has_one_owner() {
+        let regions = Regions::default();
+        regions.region(TRAINER, "run", 100).unwrap();
+        assert_eq!(code(regions.region(OTHER, "run", 100)), "conflict");
+        assert_eq!(code(regions.begin(OTHER, "run")), "invalid");
+        regions.left(TRAINER);
+        regions.region(OTHER, "run", 100).unwrap();
+    }
+
+    #[test]
+    fn pieces_that_lie_elsewhere_are_refused() {
+        let regions = Regions::default();
+        regions.region(TRAINER, "run", 100).unwrap();
+        let bad = [
+            vec![Piece(0, 90, 11)],
+            vec![Piece(5, 0, 6)],
+            vec![Piece(4, 0, 2), Piece(5, 2, 1)],
+            vec![Piece(u64::MAX, 0, 2)],
+            vec![Piece(0, u64::MAX, 2)],
+        ];
+        for pieces in bad {
+            regions.begin(TRAINER, "run").unwrap();
+            assert_eq!(code(regions.staged(TRAINER, "run", "app/1".to_owned(), 10, pieces)), "invalid");
+        }
+        let outside = regions.staged(TRAINER, "run", "app/../x@3".to_owned(), 10, Vec::new());
+        assert_eq!(code(outside), "invalid");
+    }
+}
