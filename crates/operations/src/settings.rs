@@ -129,7 +129,7 @@ impl Settings {
         let below = std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !folder.is_empty());
         let below = below.map_or_else(|| PathBuf::from("/tmp"), PathBuf::from);
         let user = rustix::process::geteuid().as_raw();
-        Ok(below.join(format!("stdchk-{user}")).join(format!("agent-{:016x}", hasher.finish())))
+        Ok(below.join(format!("stdchk-{user}")).join(format!("agent-{:016x}.sock", hasher.finish())))
     }
 
     fn from_sources(sources: &Sources, variable: Variable<'_>) -> Result<Self> {

@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use rustix::stdio::dup2_stderr;
 use stdchk_model::duration;
 use stdchk_net::own::Folder;
 
@@ -88,6 +89,8 @@ fn start(arguments: &Arguments, context: &Context, socket: &Path) -> Outcome {
     let folder = Folder::make(folder).about(folder.display())?;
     logging::start();
     if let Some(log) = &arguments.log {
+        let file = logging::open(log).about(log.display())?;
+        dup2_stderr(&file).about(log.display())?;
         logging::keep(log.clone()).about(log.display())?;
     }
     let options = context.settings.options()?;

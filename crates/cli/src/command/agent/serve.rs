@@ -207,8 +207,8 @@ impl Agent {
             return Ok(None);
         }
         let pid = credentials.pid().and_then(Pid::from_raw).ok_or(io::ErrorKind::NotFound)?;
-        let process =
-            AsyncFd::register_with_interest(pidfd_open(pid, PidfdFlags::empty())?, tokio::io::Interest::READABLE)?;
+        #[expect(deprecated, reason = "an OwnedFd stays open for as long as the AsyncFd owns it")]
+        let process = AsyncFd::new(pidfd_open(pid, PidfdFlags::empty())?)?;
         let connection = self.numbers.fetch_add(1, Ordering::Relaxed);
         Ok(Some((Peer { connection, process: pid.as_raw_nonzero().get().unsigned_abs() }, process)))
     }

@@ -1,0 +1,404 @@
+"""Loads a state from the newest set that is whole: each rank reads what it needs, from the agent's memory where it lies there still."""
+
+import json
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from stdchk import _data
+from stdchk._agent import Held
+from stdchk._data import Member
+from stdchk._errors import DamagedError, Error, NotFoundError, make
+from stdchk.torch import _state
+from stdchk._layout import Stored, damaged, parse, read_header
+from stdchk.torch._tensors import OF_SHORT, Shard, local_part, memory_of
+
+if TYPE_CHECKING:
+    from stdchk.torch._checkpointer import Checkpointer
+
+THREADS = 8
+PIECE_BYTES = 16 << 20
+"""Bytes that one thread reads at once."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What was loaded. ``state``: the values that are neither modules nor tensors nor other objects that were filled."""
+
+    step: "int | str"
+    state: dict[str, Any]
+    bytes: int
+    """Bytes that were filled."""
+    memory_bytes: int
+    """Those of them that came from the agent's memory."""
+    seconds: float
+    passed_over: tuple[tuple[str, str], ...]
+    """Newer sets that can't be loaded, and why."""
+
+
+@dataclass
+class SavedFile:
+    """A file of a set: from the agent's memory, or from the pool."""
+
+    name: str
+    tensors: dict[str, Stored]
+    about: dict[str, Any]
+    held: Held | None
+    reader: Any
+    _whole: "torch.Tensor | None" = field(default=None, repr=False)
+
+    def in_memory(self, stored: Stored) -> "torch.Tensor | None":
+        """The tensor in the agent's memory, not to be changed; ``None``: it is to be read."""
+        if self.held is None:
+            return None
+        if self._whole is None:
+            self._whole = _bytes_of(self.held)
+        at = _in_region(self.held, stored.begin, stored.array.bytes, self.name)
+        found = self._whole[at : at + stored.array.bytes]
+        return found.view(OF_SHORT[stored.array.dtype]).view(stored.array.shape)
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fills a buffer with the bytes of the file from ``offset`` on."""
+        read = self.reader.read_into(offset, buffer)
+        if read != len(buffer):
+            raise damaged(self.name, f"it has no {len(buffer)} bytes at {offset}")
+
+
+def _bytes_of(held: Held) -> torch.Tensor:
+    import warnings
+
+    with warnings.catch_warnings():
+        # It is memory that can't be written to, and nothing writes to it.
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.frombuffer(held.memory, dtype=torch.uint8)
+
+
+def _in_region(held: Held, begin: int, size: int, name: str) -> int:
+    for piece in held.pieces:
+        if piece.file <= begin and begin + size <= piece.file + piece.length:
+            return piece.region + begin - piece.file
+    if size == 0:
+        return 0
+    raise damaged(name, "the agent's memory does not have all of it")
+
+
+class Files:
+    """The files of a set, opened as they are needed."""
+
+    def __init__(self, checkpointer: "Checkpointer", timestep: str, members: tuple[Member, ...]) -> None:
+        self._owner = checkpointer
+        self.timestep = timestep
+        self._members = {member.rank: member for member in members if member.rank is not None}
+        self._open: dict[int, SavedFile] = {}
+        self.ranks = len(self._members)
+        self.run: str | None = None
+
+    def of(self, rank: int) -> SavedFile:
+        """The file of a rank. All files of a set are of one save."""
+        if rank not in self._open:
+            file = self._opened(self._members[rank])
+            if self.run is None:
+                self.run = file.about["run"]
+            if (file.about["run"], file.about["rank"], file.about["ranks"]) != (self.run, rank, self.ranks):
+                raise damaged(file.name, "it is of another save than the set's other files: the job was started again meanwhile")
+            self._open[rank] = file
+        return self._open[rank]
+
+    def all(self) -> list[SavedFile]:
+        """Those of all ranks."""
+        return [self.of(rank) for rank in range(self.ranks)]
+
+    def _opened(self, member: Member) -> SavedFile:
+        folder = self._owner.folder
+        path = _data.plain_path(f"{folder.path}/{member.name}")
+        held = self._owner._agent.held(path, member.version)
+        if held is not None:
+            view = memoryview(held.memory)
+            length = read_header(bytes(view[:8]), member.name)
+            text, size, reader = bytes(view[8 : 8 + length]), held.length, None
+        else:
+            reader = folder._native.read(_data.version_path(path, member.version))
+            length = read_header(reader.read(0, 8), member.name)
+            text, size = reader.read(8, length), reader.size
+        tensors, metadata = parse(text, size, member.name)
+        try:
+            about = json.loads(metadata["stdchk"])
+            missing = [key for key in ("format", "run", "rank", "ranks", "alike", "sharded", "shards", "state", "step") if key not in about]
+        except (ValueError, KeyError, TypeError) as error:
+            raise damaged(member.name, "it was not saved by stdchk.torch") from error
+        if missing or about["format"] != 1:
+            raise damaged(member.name, f"its format is {about.get('format')}, and this version of stdchk knows 1")
+        return SavedFile(member.name, tensors, about, held, reader)
+
+
+class Filling:
+    """What is to be copied into which tensors: gathered first, then done by several threads."""
+
+    def __init__(self, files: Files, rank: int, ranks: int) -> None:
+        self._files = files
+        self._is_same = files.ranks == ranks
+        self.own = files.of(rank) if self._is_same else files.of(0)
+        self._alike = set(self.own.about["alike"])
+        self._sharded = set(self.own.about["sharded"])
+        self._jobs: list[Callable[[], None]] = []
+        self.bytes = self.memory_bytes = 0
+
+    def is_sharded(self, name: str) -> bool:
+        """Whether ranks have parts of this tensor."""
+        return name in self._sharded
+
+    def _shards(self, name: str, wanted: Shard) -> list[tuple[SavedFile, Stored, Shard]]:
+        """Where the parts of a tensor are; only this rank's own file if that has all that is wanted."""
+        files = [self.own] if _part(self.own, name) == wanted else self._files.all()
+        found = [(file, part) for file in files if (part := _part(file, name)) is not None]
+        return [(file, file.tensors[name], part) for file, part in found]
+
+    def whole_file(self, name: str) -> SavedFile:
+        """The file with a tensor that isn't sharded."""
+        if name in self._alike:
+            return self._files.of(0)
+        if self._is_same or self._files.ranks == 1:
+            return self.own
+        cause = f"each of {self._files.ranks} ranks saved its own, and it can't be given to another number of ranks"
+        next_step = "leave this part out of `load`, or start as many ranks as it was saved by"
+        raise make({"code": "invalid", "object": name, "cause": cause, "next_step": next_step}, [])
+
+    def stored(self, name: str) -> tuple[SavedFile, Stored]:
+        """A tensor that isn't sharded."""
+        file = self.whole_file(name)
+        if name not in file.tensors:
+            raise damaged(file.name, f"it has no tensor {name!r}, which its state names")
+        return file, file.tensors[name]
+
+    def fill(self, target: torch.Tensor, name: str) -> None:
+        """Fills a tensor, or this rank's part of it."""
+        local, shard, _ = local_part(target)
+        wanted = shard or Shard(tuple(local.shape), (0,) * local.dim())
+        if self.is_sharded(name):
+            parts = self._shards(name, wanted)
+        else:
+            file, stored = self.stored(name)
+            parts = [(file, stored, Shard(stored.array.shape, (0,) * len(stored.array.shape)))]
+        for file, stored, part in parts:
+            if part.of != wanted.of:
+                cause = f"it was saved with the shape {part.of}, and is to be loaded into one of {wanted.of}"
+                next_step = "load it into a model of the same shape"
+                raise make({"code": "invalid", "object": name, "cause": cause, "next_step": next_step}, [])
+            self._copy(local, wanted, file, stored, part)
+
+    def _copy(self, local: torch.Tensor, wanted: Shard, file: SavedFile, stored: Stored, part: Shard) -> None:
+        """What a stored part has of the wanted one."""
+        inside, there = [], []
+        for at, extent, from_at, from_extent in zip(wanted.at, local.shape, part.at, stored.array.shape, strict=True):
+            begin, end = max(at, from_at), min(at + extent, from_at + from_extent)
+            if begin >= end:
+                return
+            inside.append(slice(begin - at, end - at))
+            there.append(slice(begin - from_at, end - from_at))
+        target = local[tuple(inside)]
+        size = target.numel() * target.element_size()
+        self.bytes += size
+        is_whole = tuple(target.shape) == stored.array.shape
+        source = file.in_memory(stored)
+        if source is not None:
+            self.memory_bytes += size
+            self._in_pieces(target, source[tuple(there)])
+        elif is_whole and target.device.type == "cpu" and target.is_contiguous() and target.dtype == OF_SHORT[stored.array.dtype]:
+            self._read(file, stored.begin, memory_of(target), keep=target)
+        else:
+            self._jobs.append(lambda: _through_memory(target, file, stored, tuple(there)))
+
+    def _in_pieces(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """Copies of a large tensor by several threads."""
+        rows = target.shape[0] if target.dim() else 1
+        step = max(1, rows * PIECE_BYTES // max(1, target.numel() * target.element_size()))
+        if rows <= step or target.dim() == 0:
+            self._jobs.append(lambda: _copied(target, source))
+            return
+        for begin in range(0, rows, step):
+            to, out = target[begin : begin + step], source[begin : begin + step]
+            self._jobs.append(lambda to=to, out=out: _copied(to, out))  # type: ignore[misc]
+
+    def _read(self, file: SavedFile, begin: int, memory: memoryview, keep: torch.Tensor) -> None:
+        for at in range(0, len(memory), PIECE_BYTES):
+            piece = memory[at : at + PIECE_BYTES]
+            # The tensor has to outlive its memory's view.
+            self._jobs.append(lambda at=at, piece=piece, keep=keep: file.read_into(begin + at, piece))  # type: ignore[misc]
+
+    def new(self, name: str, like: "torch.Tensor | None" = None) -> torch.Tensor:
+        """A new tensor of the host with a stored content, or one that lies as ``like`` does where it is sharded."""
+        if self.is_sharded(name):
+            if like is None:
+                cause = "ranks saved parts of it, and there is no tensor to say which part belongs here"
+                next_step = "load it into a module, an optimizer or a DTensor"
+                raise make({"code": "invalid", "object": name, "cause": cause, "next_step": next_step}, [])
+            sharded = next(file for file in [self.own, *self._files.all()] if name in file.tensors)
+            found = torch.empty_like(like, dtype=OF_SHORT[sharded.tensors[name].array.dtype])
+        else:
+            _, stored = self.stored(name)
+            found = torch.empty(stored.array.shape, dtype=OF_SHORT[stored.array.dtype])
+        self.fill(found, name)
+        return found
+
+    def run(self) -> None:
+        """Does it all."""
+        with ThreadPoolExecutor(THREADS, thread_name_prefix="stdchk-load") as threads:
+            for done in [threads.submit(job) for job in self._jobs]:
+                done.result()
+        self._jobs.clear()
+
+
+def _part(file: SavedFile, name: str) -> Shard | None:
+    """The part of a sharded tensor that a file has."""
+    if name not in file.about["shards"]:
+        return None
+    of, at = file.about["shards"][name]
+    return Shard(tuple(of), tuple(at))
+
+
+def _copied(target: torch.Tensor, source: torch.Tensor) -> None:
+    with torch.no_grad():
+        target.copy_(source)
+
+
+def _through_memory(target: torch.Tensor, file: SavedFile, stored: Stored, there: tuple[slice, ...]) -> None:
+    read = torch.empty(stored.array.shape, dtype=OF_SHORT[stored.array.dtype])
+    if stored.array.bytes:
+        file.read_into(stored.begin, memory_of(read))
+    _copied(target, read[there])
+
+
+def load(owner: "Checkpointer", step: str | None, wanted: dict[str, Any]) -> Loaded | None:
+    """See :meth:`stdchk.torch.Checkpointer.load`."""
+    began = time.monotonic()
+    candidates = owner._agreed(_candidates(owner, step) if owner.rank == 0 else None)
+    passed: list[tuple[str, str]] = []
+    for timestep, members in candidates:
+        files = Files(owner, timestep, members)
+        found: list[tuple[dict[str, Any], Filling]] = []
+        error: Exception | None = None
+        if owner.rank == 0:
+            error = _failure(files.all)
+        files.run = owner._agreed(files.run)
+        if error is None:
+            error = _failure(lambda files=files: found.append(_load_set(owner, files, wanted)))  # type: ignore[misc]
+        owner._agent.release()
+        outcomes = owner._gathered(_verdict(error))
+        if all(outcome is None for outcome in outcomes):
+            ((state, filling),) = found
+            seconds = time.monotonic() - began
+            number = int(timestep) if timestep.lstrip("-").isdigit() else timestep
+            return Loaded(number, state, filling.bytes, filling.memory_bytes, seconds, tuple(passed))
+        fatal = [outcome for outcome in outcomes if outcome is not None and not outcome[0]]
+        if fatal:
+            raise error or make({"code": "other", "object": timestep, "cause": fatal[0][1], "next_step": ""}, [])
+        passed.append((timestep, next(outcome[1] for outcome in outcomes if outcome is not None)))
+    if passed or step is not None:
+        causes = "; ".join(f"{timestep}: {why}" for timestep, why in passed) or f"there is no complete set {step}"
+        next_step = "see `stdchk ls --sets` and `stdchk verify`; a host that is away may have what is missing"
+        code = "damaged" if passed else "not-found"
+        raise make({"code": code, "object": owner.folder.path, "cause": causes, "next_step": next_step}, [])
+    return None
+
+
+def _failure(work: Callable[[], object]) -> Exception | None:
+    """The error of some work: no rank leaves the others alone with it."""
+    try:
+        work()
+    except Exception as error:
+        return error
+    return None
+
+
+def _verdict(error: Exception | None) -> tuple[bool, str] | None:
+    """Whether an older set may be taken after this error, and its text; ``None``: there is none."""
+    return None if error is None else (isinstance(error, DamagedError | NotFoundError), str(error) or repr(error))
+
+
+def _candidates(owner: "Checkpointer", step: str | None) -> list[tuple[str, tuple[Member, ...]]]:
+    """The complete sets, newest first; the others are of a job that was killed while it saved."""
+    try:
+        sets = owner.folder.sets()
+    except Error as error:
+        if error.code == "not-found":
+            return []
+        raise
+    return [(one.timestep, one.files) for one in sets if one.state == "complete" and step in (None, one.timestep)]
+
+
+def _load_set(owner: "Checkpointer", files: Files, wanted: dict[str, Any]) -> tuple[dict[str, Any], Filling]:
+    filling = Filling(files, owner.rank, owner.ranks)
+    _, *parts = filling.own.about["state"]
+    trees = {part: tree for part, tree in parts}
+    missing = [part for part in wanted if part not in trees]
+    if missing:
+        cause = f"the set has no part {missing[0]!r}; it has {', '.join(map(repr, trees))}"
+        raise make({"code": "invalid", "object": f"timestep {files.timestep}", "cause": cause, "next_step": "load what was saved"}, [])
+    later: list[Callable[[], None]] = []
+    state: dict[str, Any] = {}
+    for part, tree in trees.items():
+        if part in wanted or not _state.names(tree):
+            _load_part(filling, part, tree, wanted.get(part), state, later)
+    filling.run()
+    for job in later:
+        job()
+    return state, filling
+
+
+def _load_part(
+    filling: Filling, part: str, tree: Any, value: Any, state: dict[str, Any], later: list[Callable[[], None]]
+) -> None:
+    """Fills one part; ``later`` gets what is done once all is read."""
+    if isinstance(value, torch.Tensor) and tree[:1] == ["x"]:
+        filling.fill(value, tree[1])
+    elif isinstance(value, torch.nn.Module):
+        _load_module(filling, part, tree, value, later)
+    elif isinstance(value, torch.optim.Optimizer):
+        build = _optimizer_state(filling, tree, value)
+        later.append(lambda: value.load_state_dict(build()))
+    else:
+        build = _built(filling, tree)
+        if hasattr(value, "load_state_dict"):
+            later.append(lambda: value.load_state_dict(build()))
+        else:
+            later.append(lambda: state.__setitem__(part, build()))
+
+
+def _load_module(filling: Filling, part: str, tree: Any, module: torch.nn.Module, later: list[Callable[[], None]]) -> None:
+    saved = {key: held for key, held in tree[1:]}
+    here = module.state_dict()
+    if saved.keys() != here.keys():
+        lacks, extra = sorted(here.keys() - saved.keys()), sorted(saved.keys() - here.keys())
+        cause = f"it was saved from another model: the set lacks {lacks[:3]}, and has {extra[:3]} besides"
+        raise make({"code": "invalid", "object": part, "cause": cause, "next_step": "load into the model that was saved"}, [])
+    rest = ["d"]
+    for key, held in here.items():
+        if isinstance(held, torch.Tensor):
+            filling.fill(held, saved[key][1])
+        else:
+            rest.append([key, saved[key]])
+    if len(rest) > 1:
+        build = _built(filling, rest)
+        later.append(lambda: module.load_state_dict(build(), strict=False))
+
+
+def _built(filling: Filling, tree: Any, like: "torch.Tensor | None" = None) -> Callable[[], Any]:
+    """Gives a value once its tensors are filled. What is sharded lies as ``like`` does."""
+    tensors = {name: filling.new(name, like) for name in _state.names(tree)}
+    return lambda: _state.rebuild(tree, tensors.__getitem__)
+
+
+def _optimizer_state(filling: Filling, tree: Any, optimizer: torch.optim.Optimizer) -> Callable[[], Any]:
+    """Gives the dictionary for ``load_state_dict``. What belongs to a parameter that is sharded is sharded as that is."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    saved = {key: held for key, held in tree[1:]}
+    by_parameter = {}
+    for key, held in saved["state"][1:]:
+        like = parameters[key] if isinstance(key, int) and key < len(parameters) else None
+        by_parameter[key] = _built(filling, held, like)
+    rest = _built(filling, ["d", *([key, held] for key, held in saved.items() if key != "state")])
+    return lambda: {**rest(), "state": {key: build() for key, build in by_parameter.items()}}
