@@ -1,8 +1,8 @@
 """Files of checkpoints: safetensors, laid out so that a tensor that didn't change is stored once.
 
-A tensor of a chunk or more begins at a chunk of its own, wherever it stood before; between tensors lie holes, which the pool does not
-store. A hole belongs to a tensor ``__stdchk_hole.N``, since safetensors wants every byte to belong to one. Smaller tensors stand one
-behind the other, in front. What a program needs beside tensors is JSON in ``__metadata__``. Nothing is pickled.
+A tensor of a chunk or more begins at a chunk of its own, wherever it stood before; between tensors lie holes, which the pool does
+not store. A hole belongs to a tensor ``__stdchk_hole.N``, since safetensors wants every byte to belong to one. Smaller tensors stand
+one behind the other, in front. What a program needs beside tensors is JSON in ``__metadata__``. Nothing is pickled.
 """
 
 import json
@@ -62,7 +62,9 @@ def _up(offset: int, alignment: int) -> int:
 def lay_out(arrays: Iterable[Array], about: dict[str, str]) -> Layout:
     """Lays the tensors out. ``about`` becomes ``__metadata__``."""
     arrays = list(arrays)
-    small = sorted((array for array in arrays if array.bytes < CHUNK_BYTES), key=lambda array: (-ITEM_BYTES[array.dtype], array.name))
+    small = sorted(
+        (array for array in arrays if array.bytes < CHUNK_BYTES), key=lambda array: (-ITEM_BYTES[array.dtype], array.name)
+    )
     large = sorted((array for array in arrays if array.bytes >= CHUNK_BYTES), key=lambda array: array.name)
     # The offsets in the header are relative to its end, which depends on the length of the header. With a generous first guess
     # the second turn always fits.
@@ -143,7 +145,7 @@ def parse(text: bytes, size: int, name: str) -> tuple[dict[str, Stored], dict[st
             if 8 + len(text) + end > size:
                 raise damaged(name, f"tensor {key!r} ends behind the file")
             found[key] = Stored(array, 8 + len(text) + begin)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         if isinstance(error, DamagedError):
             raise
         raise damaged(name, f"its header can't be read: {error}") from error

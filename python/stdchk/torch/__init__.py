@@ -1,10 +1,10 @@
 """Checkpoints of a training that cost its step almost nothing: docs/TRAINING.md.
 
-    with stdchk.torch.Checkpointer("run") as checkpointer:
-        loaded = checkpointer.load(model=model, optimizer=optimizer)
-        for step in range(loaded.step + 1 if loaded else 0, steps):
-            ...
-            checkpointer.save(step, model=model, optimizer=optimizer)
+with stdchk.torch.Checkpointer("run") as checkpointer:
+    loaded = checkpointer.load(model=model, optimizer=optimizer)
+    for step in range(loaded.step + 1 if loaded else 0, steps):
+        ...
+        checkpointer.save(step, model=model, optimizer=optimizer)
 """
 
 from stdchk.torch._checkpointer import Checkpointer

@@ -9,9 +9,9 @@ import torch
 
 from stdchk import _errors
 from stdchk._agent import Agent
+from stdchk._layout import lay_out
 from stdchk._pool import Folder, Pool, connect
 from stdchk.torch import _load
-from stdchk._layout import lay_out
 from stdchk.torch._load import Loaded
 from stdchk.torch._staging import Region, Save, Staging
 from stdchk.torch._tensors import gather
@@ -70,8 +70,8 @@ class Checkpointer:
 
         A value is a module, an optimizer or another object with ``state_dict``, a tensor, or plain Python. Parameters and the
         optimizer's own state are copied while the program computes on: an optimizer that is saved, too, waits for the copies
-        before it steps; else call :meth:`before_update`. Everything else is copied before this returns. Where the memory is in use by
-        the save before, it waits: ``waited_s`` of the result. An earlier save that failed raises its error here.
+        before it steps; else call :meth:`before_update`. Everything else is copied before this returns. Where the memory is in use
+        by the save before, it waits: ``waited_s`` of the result. An earlier save that failed raises its error here.
         """
         began = time.monotonic()
         number = self._saves % len(self._buffers)
@@ -109,7 +109,7 @@ class Checkpointer:
                 staging.release()
 
     def wait(self, timeout: float | None = None) -> None:
-        """Waits until all saves are durable. Raises ``TimeoutError`` after ``timeout`` seconds, and the error of one that failed."""
+        """Waits until all saves are durable. Raises ``TimeoutError`` after ``timeout`` seconds, and the error of a failed one."""
         until = None if timeout is None else time.monotonic() + timeout
         for number in self._oldest_first():
             self._settle(number, None if until is None else max(0.0, until - time.monotonic()))
@@ -158,9 +158,7 @@ class Checkpointer:
             if self.folder.sets():
                 cause = f"it has sets of files named {naming}"
                 next_step = "give the run a folder of its own"
-                raise _errors.make(
-                    {"code": "conflict", "object": self.folder.path, "cause": cause, "next_step": next_step}, []
-                )
+                raise _errors.make({"code": "conflict", "object": self.folder.path, "cause": cause, "next_step": next_step}, [])
             self.folder.policy["naming"] = NAMING
 
     def _region(self, number: int, size: int) -> Region:
@@ -174,13 +172,13 @@ class Checkpointer:
         return region
 
     def _settle(self, number: int, timeout: float | None = None) -> None:
-        """Waits until a buffer's save is durable. An error of it is raised once."""
+        """Waits until a buffer's save is durable. An error that nobody was told of is raised."""
         staging, save = self._stagings[number], self._staged_as[number]
         if staging is None or save is None:
             return
         staging.wait_durable(timeout)
         self._stagings[number] = self._staged_as[number] = None
-        if save.error is not None:
+        if save.error is not None and not save._is_told:
             raise save.error
 
     def _oldest_first(self) -> list[int]:

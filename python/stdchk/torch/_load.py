@@ -1,10 +1,11 @@
-"""Loads a state from the newest set that is whole: each rank reads what it needs, from the agent's memory where it lies there still."""
+"""Loads a state from the newest set that is whole: each rank reads what it needs, from the agent's memory if possible."""
 
 import json
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,8 +14,8 @@ from stdchk import _data
 from stdchk._agent import Held
 from stdchk._data import Member
 from stdchk._errors import DamagedError, Error, NotFoundError, make
-from stdchk.torch import _state
 from stdchk._layout import Stored, damaged, parse, read_header
+from stdchk.torch import _state
 from stdchk.torch._tensors import OF_SHORT, Shard, local_part, memory_of
 
 if TYPE_CHECKING:
@@ -127,7 +128,11 @@ class Files:
         tensors, metadata = parse(text, size, member.name)
         try:
             about = json.loads(metadata["stdchk"])
-            missing = [key for key in ("format", "run", "rank", "ranks", "alike", "sharded", "shards", "state", "step") if key not in about]
+            missing = [
+                key
+                for key in ("format", "run", "rank", "ranks", "alike", "sharded", "shards", "state", "step")
+                if key not in about
+            ]
         except (ValueError, KeyError, TypeError) as error:
             raise damaged(member.name, "it was not saved by stdchk.torch") from error
         if missing or about["format"] != 1:
@@ -285,7 +290,7 @@ def load(owner: "Checkpointer", step: str | None, wanted: dict[str, Any]) -> Loa
             error = _failure(files.all)
         files.run = owner._agreed(files.run)
         if error is None:
-            error = _failure(lambda files=files: found.append(_load_set(owner, files, wanted)))  # type: ignore[misc]
+            error = _failure(partial(_load_into, found, owner, files, wanted))
         owner._agent.release()
         outcomes = owner._gathered(_verdict(error))
         if all(outcome is None for outcome in outcomes):
@@ -330,14 +335,20 @@ def _candidates(owner: "Checkpointer", step: str | None) -> list[tuple[str, tupl
     return [(one.timestep, one.files) for one in sets if one.state == "complete" and step in (None, one.timestep)]
 
 
+def _load_into(found: list[tuple[dict[str, Any], Filling]], owner: "Checkpointer", files: Files, wanted: dict[str, Any]) -> None:
+    found.append(_load_set(owner, files, wanted))
+
+
 def _load_set(owner: "Checkpointer", files: Files, wanted: dict[str, Any]) -> tuple[dict[str, Any], Filling]:
     filling = Filling(files, owner.rank, owner.ranks)
     _, *parts = filling.own.about["state"]
-    trees = {part: tree for part, tree in parts}
+    trees = dict(parts)
     missing = [part for part in wanted if part not in trees]
     if missing:
         cause = f"the set has no part {missing[0]!r}; it has {', '.join(map(repr, trees))}"
-        raise make({"code": "invalid", "object": f"timestep {files.timestep}", "cause": cause, "next_step": "load what was saved"}, [])
+        raise make(
+            {"code": "invalid", "object": f"timestep {files.timestep}", "cause": cause, "next_step": "load what was saved"}, []
+        )
     later: list[Callable[[], None]] = []
     state: dict[str, Any] = {}
     for part, tree in trees.items():
@@ -369,13 +380,13 @@ def _load_part(
 
 
 def _load_module(filling: Filling, part: str, tree: Any, module: torch.nn.Module, later: list[Callable[[], None]]) -> None:
-    saved = {key: held for key, held in tree[1:]}
+    saved = dict(tree[1:])
     here = module.state_dict()
     if saved.keys() != here.keys():
         lacks, extra = sorted(here.keys() - saved.keys()), sorted(saved.keys() - here.keys())
         cause = f"it was saved from another model: the set lacks {lacks[:3]}, and has {extra[:3]} besides"
         raise make({"code": "invalid", "object": part, "cause": cause, "next_step": "load into the model that was saved"}, [])
-    rest = ["d"]
+    rest: list[Any] = ["d"]
     for key, held in here.items():
         if isinstance(held, torch.Tensor):
             filling.fill(held, saved[key][1])
@@ -395,7 +406,7 @@ def _built(filling: Filling, tree: Any, like: "torch.Tensor | None" = None) -> C
 def _optimizer_state(filling: Filling, tree: Any, optimizer: torch.optim.Optimizer) -> Callable[[], Any]:
     """Gives the dictionary for ``load_state_dict``. What belongs to a parameter that is sharded is sharded as that is."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    saved = {key: held for key, held in tree[1:]}
+    saved = dict(tree[1:])
     by_parameter = {}
     for key, held in saved["state"][1:]:
         like = parameters[key] if isinstance(key, int) and key < len(parameters) else None

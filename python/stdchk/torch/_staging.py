@@ -61,6 +61,8 @@ class Save:
     error: Exception | None = None
     """Why it came to nothing."""
     _staged: threading.Event = field(default_factory=threading.Event, repr=False)
+    _is_told: bool = field(default=False, repr=False)
+    """Its error was raised by :meth:`wait`."""
     _wait: Callable[[float | None], None] | None = field(default=None, repr=False)
 
     @property
@@ -76,6 +78,7 @@ class Save:
         if self._wait is not None:
             self._wait(timeout)
         if self.error is not None:
+            self._is_told = True
             raise self.error
         assert self.version is not None
         return self.version
@@ -152,7 +155,9 @@ class Staging:
         if changed and self._save.error is None:
             cause = f"{changed[0]!r} and {len(changed) - 1} more tensors were changed while they were copied"
             next_step = "call `before_update()` before what changes the parameters, or give the optimizer to `save` as well"
-            self._save.error = _errors.make({"code": "invalid", "object": self._save.file, "cause": cause, "next_step": next_step}, [])
+            self._save.error = _errors.make(
+                {"code": "invalid", "object": self._save.file, "cause": cause, "next_step": next_step}, []
+            )
 
     def _finish(self, later: list[Kept]) -> None:
         try:

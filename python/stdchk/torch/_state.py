@@ -1,8 +1,8 @@
 """What a program saves, as JSON and tensors: dictionaries, lists, tuples, numbers, texts, bytes; nothing is pickled unasked.
 
-A value that JSON has no form for becomes a list with a mark in front: ``["d", [key, value], …]`` a dictionary, ``["l", …]`` a list,
-``["t", …]`` a tuple, ``["x", name]`` a tensor, ``["p", name]`` the pickle of a :class:`Pickled`, ``["f", text]`` a number that is not
-finite, ``["b", text]`` bytes, ``["dtype", name]`` a type of PyTorch.
+A value that JSON has no form for becomes a list with a mark in front: ``["d", [key, value], …]`` a dictionary, ``["l", …]`` a
+list, ``["t", …]`` a tuple, ``["x", name]`` a tensor, ``["p", name]`` the pickle of a :class:`Pickled`, ``["f", text]`` a number that is
+not finite, ``["b", text]`` bytes, ``["dtype", name]`` a type of PyTorch.
 """
 
 import base64
@@ -68,7 +68,9 @@ def _flatten_array(value: Any, path: str, keep: Keep) -> Any:
 def _refused(path: str, value: Any) -> Exception:
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     next_step = "give its numbers and tensors instead, or say `stdchk.torch.Pickled(value)` to have it pickled"
-    return make({"code": "invalid", "object": path, "cause": f"a {kind} is no tensor and no plain value", "next_step": next_step}, [])
+    return make(
+        {"code": "invalid", "object": path, "cause": f"a {kind} is no tensor and no plain value", "next_step": next_step}, []
+    )
 
 
 def rebuild(tree: Any, tensor: Callable[[str], torch.Tensor]) -> Any:

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from stdchk._errors import make
-from stdchk.torch import _state
 from stdchk._layout import Array
+from stdchk.torch import _state
 
 DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.complex64: "C64",
@@ -41,7 +41,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class Gathered:
-    """A state that is to be saved: its JSON, the tensors that this rank saves, and the names of those that all ranks have alike or have parts of."""
+    """A state to be saved: its JSON, the tensors of this rank, and the names of those that ranks have alike or have parts of."""
 
     tree: Any
     kept: list[Kept]
@@ -93,7 +93,7 @@ def state_of(value: Any) -> Any:
 
 def _parameters(value: Any) -> Iterable[torch.Tensor]:
     if isinstance(value, torch.nn.Module):
-        return value.parameters()
+        return list(value.parameters())
     if isinstance(value, torch.optim.Optimizer):
         return (parameter for group in value.param_groups for parameter in group["params"])
     return ()
@@ -111,7 +111,7 @@ def _stepped_at(value: Any) -> Iterable[int]:
 
 
 def _alike(state: dict[str, Any]) -> set[str]:
-    """The parts whose plain tensors are the same on all ranks: modules that PyTorch replicates or shards, and their optimizers."""
+    """The parts whose plain tensors are the same on all ranks: modules that PyTorch replicates or shards, and optimizers."""
     replicated = [value for value in state.values() if isinstance(value, torch.nn.parallel.DistributedDataParallel)]
     owned = {id(parameter) for module in replicated for parameter in module.parameters()}
 
@@ -129,13 +129,14 @@ def is_distributed(tensor: torch.Tensor) -> bool:
 
 
 def local_part(tensor: torch.Tensor) -> tuple[torch.Tensor, Shard | None, bool]:
-    """The part of a tensor that is in this process; which part of which tensor that is; and whether no rank before has it, too."""
+    """The part of a tensor that this process has; which part that is; and whether no rank before this one has it."""
     if not is_distributed(tensor):
         if tensor.layout != torch.strided or tensor.is_quantized:
             cause = f"a tensor of layout {tensor.layout} is not saved"
             raise make({"code": "invalid", "object": "state", "cause": cause, "next_step": "save its dense parts"}, [])
         return tensor.detach(), None, True
-    from torch.distributed.tensor import Replicate, Shard as Sharded
+    from torch.distributed.tensor import Replicate
+    from torch.distributed.tensor import Shard as Sharded
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
     placed: Any = tensor
