@@ -162,7 +162,7 @@ def test_bad_requests_are_refused(runtime: stdchk.Pool) -> None:
         agent.begin("bad")
         with pytest.raises(stdchk.InvalidError):
             agent.staged("bad", "bad/file", length, pieces)
-    for name in ("", "/", "bad/../../x", "bad/file@1"):
+    for name in ("", "/", "bad/../../x"):
         agent.begin("bad")
         with pytest.raises(stdchk.Error):
             agent.staged("bad", name, 1, [Piece(0, 0, 1)])

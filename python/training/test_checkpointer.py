@@ -338,12 +338,15 @@ RANKS = Path(__file__).with_name("ranks.py")
 
 
 @pytest.mark.parametrize("how", ["ddp", "fsdp"])
-def test_ranks_save_together_and_others_load(folder: stdchk.Folder, how: str) -> None:
-    folder.mkdir()
+def test_ranks_save_together_and_others_load(folder: stdchk.Folder, tmp_path: Path, how: str) -> None:
     for ranks, what in ((2, "save"), (2, "load"), (3, "load"), (1, "load")):
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
         done = subprocess.run(
-            [*launcher, str(RANKS), what, how, folder.path], capture_output=True, text=True, timeout=300, check=False
+            [*launcher, str(RANKS), what, how, folder.path, str(tmp_path / "expected")],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
         )
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     files = [json.loads(header(folder, f"1/{rank}-of-2.safetensors")) for rank in (0, 1)]

@@ -70,8 +70,8 @@ class Checkpointer:
 
         A value is a module, an optimizer or another object with ``state_dict``, a tensor, or plain Python. Parameters and the
         optimizer's own state are copied while the program computes on: an optimizer that is saved, too, waits for the copies
-        before it steps; else call :meth:`before_update`. Everything else is copied before this returns. Where the memory is in use
-        by the save before, it waits: ``waited_s`` of the result. An earlier save that failed raises its error here.
+        before it steps; else call :meth:`before_update`. Everything else is copied before this returns. Where the memory is in
+        use by the save before, it waits: ``waited_s`` of the result. An earlier save that failed raises its error here.
         """
         began = time.monotonic()
         number = self._saves % len(self._buffers)

@@ -106,8 +106,10 @@ impl Regions {
         if !matches!(region.content, Content::Filling) {
             return refuse("invalid", key, "it was staged without a beginning", "report this as a defect");
         }
-        if let Err(error) = Target::parse_plain(&file) {
-            return refuse(&word(error.code), &file, error.cause, &error.next);
+        match Target::parse_plain(&file) {
+            Ok(target) if target.split_last().is_some() => {}
+            Ok(_) => return refuse("invalid", &file, "the root is no file", "report this as a defect"),
+            Err(error) => return refuse(&word(error.code), &file, error.cause, &error.next),
         }
         if let Err(cause) = check(&pieces, length, region.memory.bytes()) {
             return refuse("invalid", key, cause, "report this as a defect");
