@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from stdchk.torch._checkpointer import Checkpointer
 
 THREADS = 8
+AGENT_PATIENCE_S = 60.0
+"""Seconds for which a load waits for what an earlier trainer staged; then it takes what the pool has."""
 PIECE_BYTES = 16 << 20
 """Bytes that one thread reads at once."""
 
@@ -280,6 +282,8 @@ def _through_memory(target: torch.Tensor, file: SavedFile, stored: Stored, there
 def load(owner: "Checkpointer", step: str | None, wanted: dict[str, Any]) -> Loaded | None:
     """See :meth:`stdchk.torch.Checkpointer.load`."""
     began = time.monotonic()
+    _await_staged(owner)
+    owner._gathered(None)
     candidates = owner._agreed(_candidates(owner, step) if owner.rank == 0 else None)
     passed: list[tuple[str, str]] = []
     for timestep, members in candidates:
@@ -308,6 +312,17 @@ def load(owner: "Checkpointer", step: str | None, wanted: dict[str, Any]) -> Loa
         code = "damaged" if passed else "not-found"
         raise make({"code": code, "object": owner.folder.path, "cause": causes, "next_step": next_step}, [])
     return None
+
+
+def _await_staged(owner: "Checkpointer") -> None:
+    """Lets the agent store what an earlier trainer of the folder left with it."""
+    until = time.monotonic() + AGENT_PATIENCE_S
+    below = f"{owner.folder.path}/"
+    while time.monotonic() < until:
+        regions = owner._agent.status()["regions"]
+        if not any(region["state"] == "storing" and region["file"].startswith(below) for region in regions):
+            return
+        time.sleep(0.02)
 
 
 def _failure(work: Callable[[], object]) -> Exception | None:
