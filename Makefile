@@ -5,7 +5,7 @@ PREFIX ?= /usr/local
 IMAGES ?= $(or $(STDCHK_IMAGES),/tmp/stdchk-images)
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help build install wheel demo check test fuzz soak clients bench images peers fmt clean
+.PHONY: clients-environment help build install wheel demo check test fuzz soak clients bench images peers fmt clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -43,10 +43,13 @@ fuzz: ## every parser of outside bytes, fuzzed for ten minutes each, guided by c
 	@scripts/setup build
 	@scripts/fuzz $(FUZZ)
 
-clients: ## programs too heavy for the test set: PyTorch, Lightning, Hugging Face's Trainer, MPICH, CRIU (downloads 6 GB)
+clients-environment:
 	@scripts/setup build mount clients
 	@$(MAKE) --no-print-directory wheel
 	.venv-clients/bin/pip install --quiet --no-deps --force-reinstall out/wheel/stdchk-*.whl
+
+clients: ## programs too heavy for the test set: PyTorch, Lightning, Hugging Face's Trainer, MPICH, CRIU (downloads 6 GB)
+	@$(MAKE) --no-print-directory clients-environment
 	scripts/clients/clients .venv-clients/bin/stdchk
 
 bench: ## measurements, and out/bench/report.html (SIZE=tiny, small or full; BENCH="--images DIR")
