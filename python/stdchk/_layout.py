@@ -1,8 +1,8 @@
 """Files of checkpoints: safetensors, laid out so that a tensor that didn't change is stored once.
 
 A tensor of a chunk or more begins at a chunk of its own, wherever it stood before; between tensors lie holes, which the pool does
-not store. A hole belongs to a tensor ``__stdchk_hole.N``, since safetensors wants every byte to belong to one. Smaller tensors stand
-one behind the other, in front. What a program needs beside tensors is JSON in ``__metadata__``. Nothing is pickled.
+not store. A hole belongs to a tensor ``__stdchk_hole.N``, since safetensors wants every byte to belong to one. Smaller tensors
+stand one behind the other, in front. What a program needs beside tensors is JSON in ``__metadata__``. Nothing is pickled.
 """
 
 import json
