@@ -52,17 +52,22 @@ class Agent:
         self._socket.close()
 
     def region(self, key: str, size: int) -> mmap.mmap:
-        """The memory of this name, which belongs to this connection until it ends."""
-        answer, descriptors = self._ask({"do": "region", "key": key, "bytes": size})
+        """The memory of this name, which belongs to this connection until it ends.
+
+        Waits for those who load from it, if it has another size.
+        """
+        answer, descriptors = self._ask_until_free({"do": "region", "key": key, "bytes": size})
         with _descriptor(descriptors) as descriptor:
             return mmap.mmap(descriptor, answer["bytes"])
 
     def begin(self, key: str) -> None:
         """The region is going to be filled. Waits for those who load from it."""
+        self._ask_until_free({"do": "begin", "key": key})
+
+    def _ask_until_free(self, request: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
         while True:
             try:
-                self._ask({"do": "begin", "key": key})
-                return
+                return self._ask(request)
             except _errors.Error as error:
                 if error.code != "busy":
                     raise

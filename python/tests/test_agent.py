@@ -1,5 +1,6 @@
 """The agent keeps what a process put into its memory, and stores it whatever becomes of that process and of the pool's own."""
 
+import contextlib
 import json
 import os
 import signal
@@ -230,3 +231,24 @@ def test_headers_that_lie_are_refused() -> None:
     for text in (b"", b"{", b"\xff\xfe", b"[" * 100000):
         with pytest.raises(stdchk.DamagedError):
             parse(text, 1000, "file")
+
+
+def test_an_interrupted_wait_does_not_mix_up_answers(runtime: stdchk.Pool) -> None:
+    agent = Agent(runtime)
+    memory = agent.region("interrupted", 1 << 20)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for number in range(50):
+            signal.setitimer(signal.ITIMER_REAL, 0.001 * (number % 10 + 1))
+            with contextlib.suppress(KeyboardInterrupt):
+                while True:
+                    agent.held(f"no/file{number}", 1)
+            assert agent.region("interrupted", 1 << 20)[:1] == memory[:1]
+            assert agent.status()["answer"] == "status"
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 
 import stdchk
 import stdchk.torch
+from stdchk._agent import Agent
 from stdchk.torch import Checkpointer, Pickled
 
 
@@ -334,6 +336,53 @@ def test_two_buffers_let_a_save_begin_before_the_one_before_is_stored(folder: st
         assert loaded is not None and loaded.step == 4 and torch.equal(found, state + 4)
 
 
+def test_a_step_that_names_no_set_is_refused(folder: stdchk.Folder) -> None:
+    with Checkpointer(folder) as checkpointer:
+        for step in ("best", "a/1", -1, 1.5, ""):
+            with pytest.raises(ValueError, match="whole number"):
+                checkpointer.save(step, state=1)  # type: ignore[arg-type]
+        assert checkpointer.load() is None
+
+
+def test_a_rank_whose_save_failed_stays_in_step(folder: stdchk.Folder) -> None:
+    ranks = [Checkpointer(folder, rank=rank, ranks=2, run="run") for rank in (0, 1)]
+    saves = [checkpointer.save(1, state=1) for checkpointer in ranks]
+    assert [save.wait() for save in saves] == [1, 1]
+    saves[0].error = ValueError("lost")
+    with pytest.raises(ValueError, match="lost"):
+        ranks[0].save(2, state=2)
+    ranks[1].save(2, state=2)
+    for checkpointer in ranks:
+        checkpointer.save(3, state=3)
+    for checkpointer in ranks:
+        checkpointer.wait()
+    loaded = ranks[0].load()
+    assert loaded is not None and (loaded.step, loaded.passed_over) == (3, ())
+    for checkpointer in ranks:
+        checkpointer.close()
+
+
+def test_a_state_that_grows_waits_for_those_who_load(folder: stdchk.Folder) -> None:
+    with Checkpointer(folder) as checkpointer:
+        version = checkpointer.save(1, state=torch.zeros(1)).wait()
+        reader = Agent(folder.pool)
+        held = reader.held(f"{folder.path}/1/0-of-1.safetensors", version)
+        assert held is not None
+        first = bytes(held.memory[:4096])
+        seen: list[bytes] = []
+
+        def end() -> None:
+            time.sleep(0.5)
+            seen.append(bytes(held.memory[:4096]))
+            reader.close()
+
+        thread = threading.Thread(target=end)
+        thread.start()
+        checkpointer.save(2, state=torch.zeros(1 << 22)).wait()
+        thread.join()
+        assert seen == [first]
+
+
 RANKS = Path(__file__).with_name("ranks.py")
 
 
@@ -363,3 +412,13 @@ def test_ranks_save_together_and_others_load(folder: stdchk.Folder, tmp_path: Pa
 def header(folder: stdchk.Folder, name: str) -> bytes:
     with folder.open(name) as file:
         return file.read(int.from_bytes(file.read(8), "little"))
+
+
+def test_a_program_that_ends_without_close_hands_over_what_it_saved(folder: stdchk.Folder) -> None:
+    code = "import sys, torch, stdchk.torch; c = stdchk.torch.Checkpointer(sys.argv[1]); c.save(1, state=torch.ones(1 << 25))"
+    for ending in ("", "; raise SystemExit(3)", "; 1 / 0"):
+        folder.remove(recursive=True) if folder.exists() else None
+        subprocess.run([sys.executable, "-c", code + ending, folder.path], check=False, stderr=subprocess.DEVNULL)
+        with Checkpointer(folder) as checkpointer:
+            loaded = checkpointer.load(state=None)
+        assert loaded is not None and torch.equal(loaded.state["state"], torch.ones(1 << 25)), ending

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from stdchk import _data
-from stdchk._agent import Held
+from stdchk._agent import Agent, Held
 from stdchk._data import Member
 from stdchk._errors import DamagedError, Error, NotFoundError, make
 from stdchk._layout import Stored, damaged, parse, read_header
+from stdchk._pool import Folder
 from stdchk.torch import _state
 from stdchk.torch._tensors import OF_SHORT, Shard, local_part, memory_of
 
@@ -92,8 +93,8 @@ def _in_region(held: Held, begin: int, size: int, name: str) -> int:
 class Files:
     """The files of a set, opened as they are needed."""
 
-    def __init__(self, checkpointer: "Checkpointer", timestep: str, members: tuple[Member, ...]) -> None:
-        self._owner = checkpointer
+    def __init__(self, folder: Folder, agent: Agent, timestep: str, members: tuple[Member, ...]) -> None:
+        self._folder, self._agent = folder, agent
         self.timestep = timestep
         self._members = {member.rank: member for member in members if member.rank is not None}
         self._open: dict[int, SavedFile] = {}
@@ -116,15 +117,14 @@ class Files:
         return [self.of(rank) for rank in range(self.ranks)]
 
     def _opened(self, member: Member) -> SavedFile:
-        folder = self._owner.folder
-        path = _data.plain_path(f"{folder.path}/{member.name}")
-        held = self._owner._agent.held(path, member.version)
+        path = _data.plain_path(f"{self._folder.path}/{member.name}")
+        held = self._agent.held(path, member.version)
         if held is not None:
             view = memoryview(held.memory)
             length = read_header(bytes(view[:8]), member.name)
             text, size, reader = bytes(view[8 : 8 + length]), held.length, None
         else:
-            reader = folder._native.read(_data.version_path(path, member.version))
+            reader = self._folder._native.read(_data.version_path(path, member.version))
             length = read_header(reader.read(0, 8), member.name)
             text, size = reader.read(8, length), reader.size
         tensors, metadata = parse(text, size, member.name)
@@ -142,17 +142,70 @@ class Files:
         return SavedFile(member.name, tensors, about, held, reader)
 
 
-class Filling:
+class Copies:
     """What is to be copied into which tensors: gathered first, then done by several threads."""
 
+    def __init__(self) -> None:
+        self._jobs: list[Callable[[], None]] = []
+        self.bytes = self.memory_bytes = 0
+
+    def copy(self, local: torch.Tensor, wanted: Shard, file: SavedFile, stored: Stored, part: Shard) -> None:
+        """Copies what a stored part has of the wanted one."""
+        inside, there = [], []
+        for at, extent, from_at, from_extent in zip(wanted.at, local.shape, part.at, stored.array.shape, strict=True):
+            begin, end = max(at, from_at), min(at + extent, from_at + from_extent)
+            if begin >= end:
+                return
+            inside.append(slice(begin - at, end - at))
+            there.append(slice(begin - from_at, end - from_at))
+        target = local[tuple(inside)]
+        size = target.numel() * target.element_size()
+        self.bytes += size
+        is_whole = tuple(target.shape) == stored.array.shape
+        source = file.in_memory(stored)
+        if source is not None:
+            self.memory_bytes += size
+            self._in_pieces(target, source[tuple(there)])
+        elif is_whole and target.device.type == "cpu" and target.is_contiguous() and target.dtype == OF_SHORT[stored.array.dtype]:
+            self._read(file, stored.begin, memory_of(target), keep=target)
+        else:
+            self._jobs.append(lambda: _through_memory(target, file, stored, tuple(there)))
+
+    def _in_pieces(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """Copies of a large tensor by several threads."""
+        rows = target.shape[0] if target.dim() else 1
+        step = max(1, rows * PIECE_BYTES // max(1, target.numel() * target.element_size()))
+        if rows <= step or target.dim() == 0:
+            self._jobs.append(lambda: _copied(target, source))
+            return
+        for begin in range(0, rows, step):
+            to, out = target[begin : begin + step], source[begin : begin + step]
+            self._jobs.append(lambda to=to, out=out: _copied(to, out))  # type: ignore[misc]
+
+    def _read(self, file: SavedFile, begin: int, memory: memoryview, keep: torch.Tensor) -> None:
+        for at in range(0, len(memory), PIECE_BYTES):
+            piece = memory[at : at + PIECE_BYTES]
+            # The tensor has to outlive its memory's view.
+            self._jobs.append(lambda at=at, piece=piece, keep=keep: file.read_into(begin + at, piece))  # type: ignore[misc]
+
+    def run(self) -> None:
+        """Does it all."""
+        with ThreadPoolExecutor(THREADS, thread_name_prefix="stdchk-load") as threads:
+            for done in [threads.submit(job) for job in self._jobs]:
+                done.result()
+        self._jobs.clear()
+
+
+class Filling(Copies):
+    """What a state's tensors are filled with."""
+
     def __init__(self, files: Files, rank: int, ranks: int) -> None:
+        super().__init__()
         self._files = files
         self._is_same = files.ranks == ranks
         self.own = files.of(rank) if self._is_same else files.of(0)
         self._alike = set(self.own.about["alike"])
         self._sharded = set(self.own.about["sharded"])
-        self._jobs: list[Callable[[], None]] = []
-        self.bytes = self.memory_bytes = 0
 
     def is_sharded(self, name: str) -> bool:
         """Whether ranks have parts of this tensor."""
@@ -195,46 +248,7 @@ class Filling:
                 cause = f"it was saved with the shape {part.of}, and is to be loaded into one of {wanted.of}"
                 next_step = "load it into a model of the same shape"
                 raise make({"code": "invalid", "object": name, "cause": cause, "next_step": next_step}, [])
-            self._copy(local, wanted, file, stored, part)
-
-    def _copy(self, local: torch.Tensor, wanted: Shard, file: SavedFile, stored: Stored, part: Shard) -> None:
-        """What a stored part has of the wanted one."""
-        inside, there = [], []
-        for at, extent, from_at, from_extent in zip(wanted.at, local.shape, part.at, stored.array.shape, strict=True):
-            begin, end = max(at, from_at), min(at + extent, from_at + from_extent)
-            if begin >= end:
-                return
-            inside.append(slice(begin - at, end - at))
-            there.append(slice(begin - from_at, end - from_at))
-        target = local[tuple(inside)]
-        size = target.numel() * target.element_size()
-        self.bytes += size
-        is_whole = tuple(target.shape) == stored.array.shape
-        source = file.in_memory(stored)
-        if source is not None:
-            self.memory_bytes += size
-            self._in_pieces(target, source[tuple(there)])
-        elif is_whole and target.device.type == "cpu" and target.is_contiguous() and target.dtype == OF_SHORT[stored.array.dtype]:
-            self._read(file, stored.begin, memory_of(target), keep=target)
-        else:
-            self._jobs.append(lambda: _through_memory(target, file, stored, tuple(there)))
-
-    def _in_pieces(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Copies of a large tensor by several threads."""
-        rows = target.shape[0] if target.dim() else 1
-        step = max(1, rows * PIECE_BYTES // max(1, target.numel() * target.element_size()))
-        if rows <= step or target.dim() == 0:
-            self._jobs.append(lambda: _copied(target, source))
-            return
-        for begin in range(0, rows, step):
-            to, out = target[begin : begin + step], source[begin : begin + step]
-            self._jobs.append(lambda to=to, out=out: _copied(to, out))  # type: ignore[misc]
-
-    def _read(self, file: SavedFile, begin: int, memory: memoryview, keep: torch.Tensor) -> None:
-        for at in range(0, len(memory), PIECE_BYTES):
-            piece = memory[at : at + PIECE_BYTES]
-            # The tensor has to outlive its memory's view.
-            self._jobs.append(lambda at=at, piece=piece, keep=keep: file.read_into(begin + at, piece))  # type: ignore[misc]
+            self.copy(local, wanted, file, stored, part)
 
     def new(self, name: str, like: "torch.Tensor | None" = None) -> torch.Tensor:
         """A new tensor of the host with a stored content, or one that lies as ``like`` does where it is sharded."""
@@ -250,13 +264,6 @@ class Filling:
             found = torch.empty(stored.array.shape, dtype=OF_SHORT[stored.array.dtype])
         self.fill(found, name)
         return found
-
-    def run(self) -> None:
-        """Does it all."""
-        with ThreadPoolExecutor(THREADS, thread_name_prefix="stdchk-load") as threads:
-            for done in [threads.submit(job) for job in self._jobs]:
-                done.result()
-        self._jobs.clear()
 
 
 def _part(file: SavedFile, name: str) -> Shard | None:
@@ -284,10 +291,10 @@ def load(owner: "Checkpointer", step: str | None, wanted: dict[str, Any]) -> Loa
     began = time.monotonic()
     _await_staged(owner)
     owner._gathered(None)
-    candidates = owner._agreed(_candidates(owner, step) if owner.rank == 0 else None)
+    candidates = owner._agreed(complete_sets(owner.folder, step) if owner.rank == 0 else None)
     passed: list[tuple[str, str]] = []
     for timestep, members in candidates:
-        files = Files(owner, timestep, members)
+        files = Files(owner.folder, owner._agent, timestep, members)
         found: list[tuple[dict[str, Any], Filling]] = []
         error: Exception | None = None
         if owner.rank == 0:
@@ -339,10 +346,10 @@ def _verdict(error: Exception | None) -> tuple[bool, str] | None:
     return None if error is None else (isinstance(error, DamagedError | NotFoundError), str(error) or repr(error))
 
 
-def _candidates(owner: "Checkpointer", step: str | None) -> list[tuple[str, tuple[Member, ...]]]:
+def complete_sets(folder: Folder, step: str | None) -> list[tuple[str, tuple[Member, ...]]]:
     """The complete sets, newest first; the others are of a job that was killed while it saved."""
     try:
-        sets = owner.folder.sets()
+        sets = folder.sets()
     except Error as error:
         if error.code == "not-found":
             return []
@@ -351,11 +358,12 @@ def _candidates(owner: "Checkpointer", step: str | None) -> list[tuple[str, tupl
 
 
 def _load_into(found: list[tuple[dict[str, Any], Filling]], owner: "Checkpointer", files: Files, wanted: dict[str, Any]) -> None:
-    found.append(_load_set(owner, files, wanted))
+    found.append(load_set(files, owner.rank, owner.ranks, wanted))
 
 
-def _load_set(owner: "Checkpointer", files: Files, wanted: dict[str, Any]) -> tuple[dict[str, Any], Filling]:
-    filling = Filling(files, owner.rank, owner.ranks)
+def load_set(files: Files, rank: int, ranks: int, wanted: dict[str, Any]) -> tuple[dict[str, Any], Filling]:
+    """Loads one set: what is wanted of it, and its values without tensors."""
+    filling = Filling(files, rank, ranks)
     _, *parts = filling.own.about["state"]
     trees = dict(parts)
     missing = [part for part in wanted if part not in trees]

@@ -1,7 +1,7 @@
 """Which tensors of a program's state this rank saves, and which bytes a tensor has."""
 
 import ctypes
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,10 +49,13 @@ class Gathered:
     sharded: list[str]
 
 
-def gather(state: dict[str, Any], rank: int, ranks: int) -> Gathered:
-    """Takes a state apart. An object with ``state_dict`` stands for what that gives."""
+def gather(state: dict[str, Any], rank: int, ranks: int, known_alike: Collection[str] = ()) -> Gathered:
+    """Takes a state apart. An object with ``state_dict`` stands for what that gives.
+
+    ``known_alike``: parts that the caller knows to be the same on all ranks.
+    """
     stepped_at = {pointer for value in state.values() for pointer in _stepped_at(value)}
-    alike_everywhere = _alike(state) if ranks > 1 else set()
+    alike_everywhere = _alike(state) | set(known_alike) if ranks > 1 else set()
     kept: dict[str, Kept] = {}
     alike: list[str] = []
     sharded: list[str] = []
