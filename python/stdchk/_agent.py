@@ -45,6 +45,8 @@ class Agent:
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._rest = b""
+        self._owed = 0
+        """Answers to requests whose wait was interrupted, by Ctrl-C: they come first."""
         self._socket = _connected(pool)
 
     def close(self) -> None:
@@ -110,13 +112,31 @@ class Agent:
             raise _error("the checkpoint", f"it has {len(request.get('pieces', []))} pieces", "save fewer tensors at once")
         with self._lock:
             try:
-                self._socket.sendall(line)
+                while self._owed:
+                    self._skip()
+                self._send(line)
+                self._owed = 1
                 answer, descriptors = self._read()
+                self._owed = 0
             except OSError as error:
                 raise _lost(str(error)) from error
         if answer["answer"] == "refused":
             raise _errors.make(answer, [])
         return answer, descriptors
+
+    def _send(self, line: bytes) -> None:
+        try:
+            self._socket.sendall(line)
+        except BaseException:
+            # Nobody knows how much of it was sent.
+            self._socket.close()
+            raise
+
+    def _skip(self) -> None:
+        _, descriptors = self._read()
+        for descriptor in descriptors:
+            os.close(descriptor)
+        self._owed -= 1
 
     def _read(self) -> tuple[dict[str, Any], list[int]]:
         descriptors: list[int] = []

@@ -86,6 +86,7 @@ class Checkpointer(Saver):
         return _load.load(self, None if step is None else str(step), state)
 
     def _end(self) -> None:
+        """See :meth:`Saver._end`. Optimizers are let go."""
         for _, hook in self._hooked:
             hook.remove()
         self._hooked.clear()

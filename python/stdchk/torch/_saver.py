@@ -1,6 +1,8 @@
 """Puts tensors into files of a folder, one behind the other, each through a region of the agent."""
 
+import atexit
 import json
+import os
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +53,9 @@ class Saver:
         self._stagings: list[Staging | None] = [None] * buffers
         self._staged_as: list[Save | None] = [None] * buffers
         self._agent = Agent(folder.pool)
+        self._process = os.getpid()
+        # A program that ends without `close` hands over what it began to save.
+        atexit.register(self._end)
 
     def _put(
         self, step: "int | str", name: str, gathered: Gathered, run: str, rank: int = 0, ranks: int = 1, **more: Any
@@ -106,6 +111,13 @@ class Saver:
             self._end()
 
     def _end(self) -> None:
+        """Hands what is being copied over to the agent, which stores it, and gives the memory back."""
+        atexit.unregister(self._end)
+        if os.getpid() != self._process:
+            return
+        for staging in self._stagings:
+            if staging is not None:
+                staging.join()
         for region in self._buffers:
             if region is not None:
                 region.close()
@@ -119,7 +131,6 @@ class Saver:
         if kind is None:
             self.close()
         else:
-            # What is staged is stored by the agent; what is not must not hold up the error.
             self._end()
 
     def _region(self, number: int, size: int) -> Region:

@@ -150,6 +150,10 @@ class Staging:
             torch.cuda.current_stream(self._device).wait_event(self._event)
         self._host_copied.wait()
 
+    def join(self) -> None:
+        """Waits until the agent has it, or it has come to nothing."""
+        self._save._staged.wait()
+
     def _check_versions(self) -> None:
         changed = [one.array.name for one, version in self._versions if one.tensor._version != version]
         if changed and self._save.error is None:
