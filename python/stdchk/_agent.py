@@ -1,16 +1,15 @@
 """A connection to the agent of this host, which keeps checkpoints in shared memory and stores them. ``stdchk help agent``."""
 
-import contextlib
 import json
 import mmap
 import os
+import queue
 import shutil
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,15 +42,15 @@ class Agent:
 
     def __init__(self, pool: Pool) -> None:
         self._process = os.getpid()
-        self._lock = threading.Lock()
-        self._rest = b""
-        self._owed = 0
-        """Answers to requests whose wait was interrupted, by Ctrl-C: they come first."""
-        self._socket = _connected(pool)
+        self._exchanges: queue.SimpleQueue[_Exchange | None] = queue.SimpleQueue()
+        connection = _connected(pool)
+        # A thread of its own: a signal interrupts a wait for an answer, and never the reading of one.
+        threading.Thread(target=_exchange_all, args=(connection, self._exchanges), name="stdchk-agent", daemon=True).start()
 
     def close(self) -> None:
         """Ends it. What was being filled counts no longer; what was staged is stored."""
-        self._socket.close()
+        if os.getpid() == self._process:
+            self._exchanges.put(None)
 
     def region(self, key: str, size: int) -> mmap.mmap:
         """The memory of this name, which belongs to this connection until it ends.
@@ -59,14 +58,13 @@ class Agent:
         Waits for those who load from it, if it has another size.
         """
         answer, descriptors = self._ask_until_free({"do": "region", "key": key, "bytes": size})
-        with _descriptor(descriptors) as descriptor:
-            return mmap.mmap(descriptor, answer["bytes"])
+        return mmap.mmap(descriptors[0].number, answer["bytes"])
 
     def begin(self, key: str) -> None:
         """The region is going to be filled. Waits for those who load from it."""
         self._ask_until_free({"do": "begin", "key": key})
 
-    def _ask_until_free(self, request: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
+    def _ask_until_free(self, request: dict[str, Any]) -> "tuple[dict[str, Any], list[_Descriptor]]":
         while True:
             try:
                 return self._ask(request)
@@ -91,8 +89,7 @@ class Agent:
             answer, descriptors = self._ask({"do": "held", "file": file, "version": version})
         except _errors.NotFoundError:
             return None
-        with _descriptor(descriptors) as descriptor:
-            memory = mmap.mmap(descriptor, answer["bytes"], access=mmap.ACCESS_READ)
+        memory = mmap.mmap(descriptors[0].number, answer["bytes"], access=mmap.ACCESS_READ)
         return Held(memory, answer["length"], [Piece(*piece) for piece in answer["pieces"]])
 
     def release(self) -> None:
@@ -104,51 +101,71 @@ class Agent:
         answer, _ = self._ask({"do": "status"})
         return answer
 
-    def _ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
+    def _ask(self, request: dict[str, Any]) -> "tuple[dict[str, Any], list[_Descriptor]]":
         if os.getpid() != self._process:
             raise _error("the agent", "its connection belongs to the process that made it", "open a new one after a fork")
         line = json.dumps(request, separators=(",", ":")).encode() + b"\n"
         if len(line) > LINE_BYTES_MAX:
             raise _error("the checkpoint", f"it has {len(request.get('pieces', []))} pieces", "save fewer tensors at once")
-        with self._lock:
-            try:
-                while self._owed:
-                    self._skip()
-                self._send(line)
-                self._owed = 1
-                answer, descriptors = self._read()
-                self._owed = 0
-            except OSError as error:
-                raise _lost(str(error)) from error
+        exchange = _Exchange(line)
+        self._exchanges.put(exchange)
+        exchange.ended.wait()
+        if exchange.error is not None:
+            raise _lost(str(exchange.error)) from exchange.error
+        answer = exchange.answer
         if answer["answer"] == "refused":
             raise _errors.make(answer, [])
-        return answer, descriptors
+        return answer, exchange.descriptors
 
-    def _send(self, line: bytes) -> None:
-        try:
-            self._socket.sendall(line)
-        except BaseException:
-            # Nobody knows how much of it was sent.
-            self._socket.close()
-            raise
 
-    def _skip(self) -> None:
-        _, descriptors = self._read()
-        for descriptor in descriptors:
-            os.close(descriptor)
-        self._owed -= 1
+class _Descriptor:
+    """A descriptor that goes with its object."""
 
-    def _read(self) -> tuple[dict[str, Any], list[int]]:
-        descriptors: list[int] = []
-        while b"\n" not in self._rest:
-            read, more, _, _ = socket.recv_fds(self._socket, 1 << 16, 1)
-            descriptors += more
-            if not read:
-                raise _lost("it ended")
-            self._rest += read
-        line, _, self._rest = self._rest.partition(b"\n")
-        answer: dict[str, Any] = json.loads(line)
-        return answer, descriptors
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __del__(self) -> None:
+        os.close(self.number)
+
+
+class _Exchange:
+    """A request and its answer."""
+
+    def __init__(self, line: bytes) -> None:
+        self.line = line
+        self.ended = threading.Event()
+        self.answer: dict[str, Any] = {}
+        self.descriptors: list[_Descriptor] = []
+        self.error: Exception | None = None
+
+
+def _exchange_all(connection: socket.socket, exchanges: "queue.SimpleQueue[_Exchange | None]") -> None:
+    rest, lost = b"", None
+    with connection:
+        while (exchange := exchanges.get()) is not None:
+            try:
+                if lost is not None:
+                    raise lost
+                connection.sendall(exchange.line)
+                rest = _read(connection, rest, exchange)
+            except Exception as error:
+                # An answer that is not understood is the last one: nobody knows what the next ones belong to.
+                exchange.error = lost = error
+            exchange.ended.set()
+
+
+def _read(connection: socket.socket, rest: bytes, exchange: _Exchange) -> bytes:
+    """Reads an answer; what was read behind it."""
+    pieces = [rest]
+    while b"\n" not in pieces[-1]:
+        read, more, _, _ = socket.recv_fds(connection, 1 << 16, 1)
+        exchange.descriptors += map(_Descriptor, more)
+        if not read:
+            raise ConnectionResetError("it ended")
+        pieces.append(read)
+    line, _, rest = b"".join(pieces).partition(b"\n")
+    exchange.answer = json.loads(line)
+    return rest
 
 
 def _error(about: str, cause: str, next_step: str, code: str = "other") -> _errors.Error:
@@ -158,15 +175,6 @@ def _error(about: str, cause: str, next_step: str, code: str = "other") -> _erro
 def _lost(cause: str) -> _errors.Error:
     next_step = "what was staged is lost unless the agent's log says that it was stored; make a new Checkpointer, and save again"
     return _error("the agent", f"the connection to it ended: {cause}", next_step, "unreachable")
-
-
-@contextlib.contextmanager
-def _descriptor(descriptors: list[int]) -> Iterator[int]:
-    (descriptor,) = descriptors
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _connected(pool: Pool) -> socket.socket:

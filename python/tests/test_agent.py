@@ -14,7 +14,7 @@ import pytest
 import safetensors.numpy
 
 import stdchk
-from stdchk._agent import Agent, Piece, binary
+from stdchk._agent import Agent, Piece, _Exchange, binary
 from stdchk._layout import CHUNK_BYTES, Array, lay_out, parse
 
 
@@ -173,9 +173,9 @@ def test_bad_requests_are_refused(runtime: stdchk.Pool) -> None:
     with pytest.raises(stdchk.Error, match="puts its checkpoints there"):
         other.region("bad", 100)
     for line in (b"{}\n", b"null\n", b'{"do":"begin"}\n', b'{"do":"status","more":1}\n', b"\xff\n", b"[" * 10000 + b"\n"):
-        other._socket.sendall(line)
-        answer, _ = other._read()
-        assert answer["answer"] in ("refused", "status"), line
+        exchange = _Exchange(line)
+        other._exchanges.put(exchange)
+        assert exchange.ended.wait(30) and exchange.answer["answer"] == "refused", line
     assert other.status()["process"] == agent.status()["process"]
 
 
