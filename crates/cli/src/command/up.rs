@@ -12,7 +12,7 @@ use stdchk_client::Pool;
 use stdchk_manager::AUTHORITY;
 use stdchk_model::message::handshake;
 use stdchk_model::message::manager::{BenefactorInfo, BenefactorState};
-use stdchk_model::{ErrorCode, PoolId, size};
+use stdchk_model::{PoolId, size};
 use stdchk_net::data_dir::{self, DataDirError};
 use stdchk_net::{Authority, Keys};
 use tokio::runtime::Runtime;
@@ -25,7 +25,7 @@ use crate::exit::{CommandError, Exit, Outcome};
 use crate::local::disk::{self, Disk};
 use crate::local::shared::{SharedArguments, other_managers};
 use crate::local::start::{self, READY_TIMEOUT, Started, has_left, running};
-use crate::local::{Home, PoolRecord, Role, WaitingFiles, mountpoint};
+use crate::local::{Answers, Home, PoolRecord, Role, WaitingFiles, mountpoint};
 use crate::output;
 
 /// Benefactors of a new pool unless told otherwise: a stripe to write on, and replicas on different ones.
@@ -34,6 +34,8 @@ const BENEFACTORS_DEFAULT: u16 = 4;
 const BENEFACTORS_MAX: u16 = 64;
 /// Time for which one look at the manager waits.
 const LOOK_PATIENCE: Duration = Duration::from_millis(200);
+/// Time for the answer of each manager, when none lets this host in.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Time within which a benefactor is on-line where nothing is wrong; then the pool is mounted, and others are waited for.
 const SOON: Duration = Duration::from_secs(5);
@@ -312,7 +314,7 @@ fn start_all(home: &Home, record: &PoolRecord, context: &Context, started: &mut 
         make_keys(home)?;
     }
     if let Some(listen) = record.listen.as_ref().filter(|_| record.store.is_some()) {
-        await_shared(&runtime, &pool, listen, started)?;
+        await_shared((&runtime, record, context), &pool, listen, started)?;
     }
     let begin = Instant::now();
     let mut all_settled = |started: &mut Started<'_>| {
@@ -340,12 +342,26 @@ fn start_all(home: &Home, record: &PoolRecord, context: &Context, started: &mut 
 }
 
 /// Waits until the manager that leads knows this host's one: then it leads or stands by.
-fn await_shared(runtime: &Runtime, pool: &Pool, listen: &String, started: &mut Started<'_>) -> Outcome {
-    started.wait(&format!("the manager at {listen}"), |_| {
+fn await_shared(
+    (runtime, record, context): (&Runtime, &PoolRecord, &Context),
+    pool: &Pool,
+    listen: &String,
+    started: &mut Started<'_>,
+) -> Outcome {
+    let mut is_known = |_: &mut Started<'_>| {
         let status = runtime.block_on(pool.status()).ok();
         Ok(status
             .is_some_and(|status| status.managers.iter().any(|manager| manager.addresses.contains(listen))))
-    })
+    };
+    if started.wait_at_most(SOON, &mut is_known)? {
+        return Ok(());
+    }
+    say_what_is_awaited(runtime, record, context);
+    match started.wait_at_most(READY_TIMEOUT.saturating_sub(SOON), is_known)? {
+        true => Ok(()),
+        false => Err(silent_etcd(runtime, record)
+            .unwrap_or_else(|| started.not_ready(&format!("the manager at {listen}")))),
+    }
 }
 
 /// The keys of the host on which the manager of a pool of several machines runs: who may start it may do everything.
@@ -415,11 +431,30 @@ fn start_servers(
         }
         Ok(pool.is_some())
     };
-    match is_elsewhere {
-        true => drop(started.wait_at_most(SOON, &mut answers)?),
-        false => started.wait(&format!("pool {}", home.path().display()), &mut answers)?,
+    if started.wait_at_most(SOON, &mut answers)? || is_elsewhere {
+        return Ok(pool);
+    }
+    say_what_is_awaited(runtime, record, context);
+    if !started.wait_at_most(READY_TIMEOUT.saturating_sub(SOON), &mut answers)? {
+        let what = format!("pool {}", home.path().display());
+        return Err(silent_etcd(runtime, record).unwrap_or_else(|| started.not_ready(&what)));
     }
     Ok(pool)
+}
+
+/// Says that etcd doesn't answer, if that is why nobody leads.
+fn say_what_is_awaited(runtime: &Runtime, record: &PoolRecord, context: &Context) {
+    if let Err(silent) = runtime.block_on(other_managers(record))
+        && !context.settings.quiet
+    {
+        output::note(format_args!("stdchk up: waits for {silent}"));
+    }
+}
+
+/// The error of a pool that isn't there since its etcd doesn't answer.
+fn silent_etcd(runtime: &Runtime, record: &PoolRecord) -> Option<CommandError> {
+    let next = "start its members, or mend the way to them; what was started here goes on waiting, and comes by itself once they answer";
+    runtime.block_on(other_managers(record)).err().map(|silent| silent.error(next))
 }
 
 /// Has the benefactor and the mount of this host wait for a manager elsewhere that doesn't answer, perhaps since its machine starts later:
@@ -435,6 +470,7 @@ fn await_manager(
     if !context.settings.quiet {
         output::note(format_args!("stdchk up: waits for the manager at {manager}, which does not answer"));
     }
+    say_what_is_awaited(runtime, record, context);
     if record.mount.is_some() {
         start_missing(home, record, Role::Mount, context, started)?;
     }
@@ -443,11 +479,14 @@ fn await_manager(
         pool = connect(runtime, home, record, context)?;
         Ok(pool.is_some())
     })?;
-    pool.ok_or_else(|| {
+    if let Some(pool) = pool {
+        return Ok(pool);
+    }
+    Err(silent_etcd(runtime, record).unwrap_or_else(|| {
         let cause = format!("it did not answer within {} s", READY_TIMEOUT.as_secs());
         let next = "what was started here goes on waiting for it, and comes by itself once it is there; `stdchk status` shows it";
         CommandError::new(Exit::Unreachable, format_args!("manager {manager}"), cause, next)
-    })
+    }))
 }
 
 fn start_missing_servers(
@@ -474,25 +513,32 @@ fn start_mount(
     })
 }
 
+/// A connection to the pool; `None`: no manager answers yet.
+///
+/// # Errors
+/// One answers that refuses this host.
 fn connect(runtime: &Runtime, home: &Home, record: &PoolRecord, context: &Context) -> Outcome<Option<Pool>> {
-    let own = home.manager_address(record);
-    if let Some(pool) = connect_to(own.clone(), runtime, record, context)? {
+    let mut all = home.manager_address(record);
+    if let Some(pool) = connect_to(&all, runtime, context)? {
         return Ok(Some(pool));
     }
-    match runtime.block_on(other_managers(record)) {
-        others if others.is_empty() => Ok(None),
-        others => connect_to(format!("{},{own}", others.join(",")), runtime, record, context),
+    // Of an etcd that doesn't answer those tell that wait.
+    let others = runtime.block_on(other_managers(record)).unwrap_or_default();
+    if !others.is_empty() {
+        // An address behind a socket would be taken for a part of its path.
+        all = format!("{},{all}", others.join(","));
+        if let Some(pool) = connect_to(&all, runtime, context)? {
+            return Ok(Some(pool));
+        }
     }
+    let answers = runtime.block_on(Answers::of(&all, context.keys()?, ANSWER_PATIENCE));
+    // It won't be otherwise in a moment.
+    answers.refusal().map_or(Ok(None), Err)
 }
 
-fn connect_to(
-    manager: String,
-    runtime: &Runtime,
-    record: &PoolRecord,
-    context: &Context,
-) -> Outcome<Option<Pool>> {
+fn connect_to(manager: &str, runtime: &Runtime, context: &Context) -> Outcome<Option<Pool>> {
     let config = stdchk_client::ClientConfig {
-        manager: manager.clone(),
+        manager: manager.to_owned(),
         keys: context.keys()?,
         window_bytes: context.settings.window_bytes,
         patience: LOOK_PATIENCE,
@@ -500,24 +546,8 @@ fn connect_to(
         or_older: true,
         ..Default::default()
     };
-    match runtime.block_on(Pool::connect(config)) {
-        Ok(pool) => Ok(Some(pool)),
-        // It won't be otherwise in a moment.
-        Err(failure) if failure.code == ErrorCode::Denied && record.manager.is_some() => {
-            let object = format!("this host, at manager {manager}");
-            let cause = format!("it is shut out: {}", failure.message);
-            let next = "If that is wrong: `stdchk down`, remove the folder `keys` and `pool.json` of its data folder, and let it join anew \
-                        with a token";
-            Err(CommandError::new(Exit::Other, object, cause, next))
-        }
-        Err(failure) if failure.code == ErrorCode::OtherPool => {
-            let object = format!("manager {manager}");
-            let next = "check that the address is right; if the pool has a new authority, `stdchk down`, remove the folder `keys` and \
-                        `pool.json` of this host's data folder, and let it join anew with a token";
-            Err(CommandError::new(Exit::OtherPool, object, failure.message, next))
-        }
-        Err(_) => Ok(None),
-    }
+    // Why there is none is asked of each manager.
+    Ok(runtime.block_on(Pool::connect(config)).ok())
 }
 
 /// The benefactors that the manager doesn't see on-line, and that have not failed.

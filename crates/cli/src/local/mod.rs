@@ -4,6 +4,7 @@
 
 pub mod disk;
 pub mod home;
+pub mod managers;
 pub mod mountpoint;
 pub mod process;
 pub mod shared;
@@ -11,5 +12,6 @@ pub mod start;
 pub mod waiting;
 
 pub use home::{Home, PoolRecord, Role};
+pub use managers::Answers;
 pub use process::ProcessRecord;
 pub use waiting::WaitingFiles;

@@ -2,19 +2,21 @@
 //!
 //! Its folder may be that of a manager whose state was on its disk and moves into etcd, or a new one with a copy of the pool's authority.
 
+use std::fmt::{Display, Formatter};
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use stdchk_manager::etcd::{Login, Place, managers_in};
+use stdchk_manager::etcd::{AskError, Login, Place, managers_in};
 use stdchk_manager::{AUTHORITY, moved_to};
+use stdchk_model::message::manager::ManagerInfo;
 use stdchk_net::transport::socket_of;
 
 use super::home::{Home, PoolRecord, Role};
 use super::start::running;
 use crate::command::manager::recover::copy_authority;
-use crate::exit::{About, CommandError, Outcome};
+use crate::exit::{About, CommandError, Exit, Outcome};
 use crate::output;
 use crate::settings::check_address;
 
@@ -100,14 +102,48 @@ fn take_authority(from: &Path, manager: &Path) -> Outcome {
     fs::rename(&new, &own).about(own.display())
 }
 
-/// Where the managers serve on the network that share the state, as etcd says; none where it doesn't answer.
-pub async fn other_managers(record: &PoolRecord) -> Vec<String> {
+/// An etcd with the pool's state that is of no use now.
+pub struct SilentEtcd {
+    members: Vec<String>,
+    cause: AskError,
+}
+
+impl SilentEtcd {
+    /// It as the error of a command, with what to do.
+    pub fn error(&self, next: &str) -> CommandError {
+        CommandError::plain(Exit::Unreachable, format_args!("{self}; {next}"))
+    }
+}
+
+impl Display for SilentEtcd {
+    fn fmt(&self, to: &mut Formatter<'_>) -> std::fmt::Result {
+        let members = self.members.join(", ");
+        match &self.cause {
+            AskError::Away(cause) => write!(to, "etcd at {members}, which does not answer: {cause}"),
+            cause => write!(to, "etcd at {members}: {cause}"),
+        }
+    }
+}
+
+/// Where the managers serve on the network that share the state, as etcd says; none where the state isn't in etcd.
+///
+/// # Errors
+/// etcd doesn't answer, or refuses.
+pub async fn other_managers(record: &PoolRecord) -> Result<Vec<String>, SilentEtcd> {
     let Some(place) = record.store.as_ref().and_then(|place| place.parse::<Place>().ok()) else {
-        return Vec::new();
+        return Ok(Vec::new());
     };
+    let addresses = known_managers(&place).await?.into_iter().flat_map(|manager| manager.addresses);
+    Ok(addresses.filter(|address| socket_of(address).is_none()).collect())
+}
+
+/// The managers that etcd knows at this place.
+///
+/// # Errors
+/// It doesn't answer, or refuses.
+pub async fn known_managers(place: &Place) -> Result<Vec<ManagerInfo>, SilentEtcd> {
     // As for the manager that is started here.
     let login = std::env::var("STDCHK_STORE_LOGIN").ok().and_then(|login| login.parse::<Login>().ok());
-    let found = managers_in(&place, login.as_ref()).await.unwrap_or_default();
-    let addresses = found.into_iter().flat_map(|manager| manager.addresses);
-    addresses.filter(|address| socket_of(address).is_none()).collect()
+    let found = managers_in(place, login.as_ref()).await;
+    found.map_err(|cause| SilentEtcd { members: place.members(), cause })
 }

@@ -96,10 +96,15 @@ impl<'a> Started<'a> {
         if self.wait_at_most(READY_TIMEOUT, ready)? {
             return Ok(());
         }
+        Err(self.not_ready(what))
+    }
+
+    /// The error of what didn't come up in all that time.
+    pub fn not_ready(&self, what: &str) -> CommandError {
         let logs = self.home.path().join("log");
         let cause = format!("it was not ready within {} s", READY_TIMEOUT.as_secs());
         let next = format!("the logs in {} say why; `stdchk down` stops what runs", logs.display());
-        Err(CommandError::new(Exit::Unreachable, what, cause, next))
+        CommandError::new(Exit::Unreachable, what, cause, next)
     }
 
     /// Waits until `ready` says so, as [`Self::wait`] does; whether that was within `patience`.

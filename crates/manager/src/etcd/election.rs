@@ -384,11 +384,17 @@ async fn renew(etcd: Etcd, (lease, own): (u64, ManagerInfo), until: Arc<Until>, 
 ///
 /// # Errors
 /// etcd doesn't answer, or refuses.
-pub async fn managers_in(place: &Place, login: Option<&Login>) -> Result<Vec<ManagerInfo>, StoreError> {
-    let etcd = Etcd::new(place, login)?;
-    let asker = etcd.clone();
-    let found = etcd.run(async move { look(&asker).await }).await;
-    found.map_err(|error| StoreError::new("asking etcd which managers there are", error))
+pub async fn managers_in(place: &Place, login: Option<&Login>) -> Result<Vec<ManagerInfo>, AskError> {
+    let etcd = Etcd::new(place, login).map_err(|error| AskError::Away(error.to_string()))?;
+    etcd.look().await
+}
+
+impl Etcd {
+    /// The managers that lead or stand by.
+    async fn look(&self) -> Result<Vec<ManagerInfo>, AskError> {
+        let asker = self.clone();
+        self.run(async move { look(&asker).await }).await
+    }
 }
 
 async fn look(etcd: &Etcd) -> Result<Vec<ManagerInfo>, AskError> {

@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::place::Login;
+use super::place::{Login, member};
 
 /// Time for a connection: a member that takes longer is as good as gone.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(700);
@@ -71,14 +71,14 @@ impl Gateway {
             let index = (first + step) % self.endpoints.len();
             let Some(endpoint) = self.endpoints.get(index) else { break };
             match self.ask_known(endpoint, call, &body, each).await {
-                Err(AskError::Away(cause)) => away.push(format!("{}: {cause}", member(endpoint))),
+                Err(AskError::Away(cause)) => away.push((member(endpoint), cause)),
                 answer => {
                     self.first.store(index, Ordering::Relaxed);
                     return answer;
                 }
             }
         }
-        Err(AskError::Away(away.join(", ")))
+        Err(AskError::Away(causes(&away)))
     }
 
     /// Its members, `host:port`.
@@ -182,11 +182,6 @@ fn shown(error: &reqwest::Error) -> String {
     cause.to_string()
 }
 
-/// A member of etcd as people write it, of its URL.
-fn member(endpoint: &str) -> &str {
-    endpoint.split_once("://").map_or(endpoint, |(_, member)| member)
-}
-
 /// Names the library that TLS calculates with; it is the one that the pool's own TLS calculates with.
 fn use_ring() {
     static ONCE: Once = Once::new();
@@ -203,6 +198,14 @@ pub fn text(bytes: &[u8]) -> String {
 pub fn bytes(value: &Value, field: &str) -> Result<Vec<u8>, AskError> {
     let odd = || AskError::Away(format!("its answer has a field `{field}` that can't be read"));
     match value.get(field) {
+/// Why no member answers: one cause if it is that of all.
+fn causes(away: &[(&str, String)]) -> String {
+    match away {
+        [(_, first), others @ ..] if others.iter().all(|(_, cause)| cause == first) => first.clone(),
+        _ => Vec::from_iter(away.iter().map(|(member, cause)| format!("{member}: {cause}"))).join(", "),
+    }
+}
+
         None => Ok(Vec::new()),
         Some(field) => STANDARD.decode(field.as_str().ok_or_else(odd)?).map_err(|_| odd()),
     }
@@ -265,3 +268,12 @@ mod tests {
         assert_eq!(behind(&[1, 255, 255]), [2]);
     }
 }
+    #[test]
+    fn a_cause_that_all_members_have_is_told_once() {
+        let causes = |all: &[(&str, &str)]| {
+            causes(&Vec::from_iter(all.iter().map(|(member, cause)| (*member, (*cause).to_owned()))))
+        };
+        assert_eq!(causes(&[("a:1", "refused"), ("b:1", "refused")]), "refused");
+        assert_eq!(causes(&[("a:1", "refused"), ("b:1", "late")]), "a:1: refused, b:1: late");
+    }
+

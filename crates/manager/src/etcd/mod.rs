@@ -19,6 +19,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
 pub use self::election::{Candidacy, Leadership, managers_in};
+pub use self::gateway::AskError;
 use self::gateway::Gateway;
 pub use self::place::{Login, LoginError, Place, PlaceError};
 pub use self::store::EtcdStore;

@@ -53,10 +53,20 @@ impl Place {
         &self.endpoints
     }
 
+    /// Its members, `host:port`.
+    pub fn members(&self) -> Vec<String> {
+        self.endpoints.iter().map(|endpoint| member(endpoint).to_owned()).collect()
+    }
+
     /// What all keys begin with.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
+}
+
+/// A member of etcd as people write it, of its URL.
+pub(super) fn member(endpoint: &str) -> &str {
+    endpoint.split_once("://").map_or(endpoint, |(_, member)| member)
 }
 
 /// As `--store` takes it.

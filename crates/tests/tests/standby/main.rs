@@ -8,6 +8,7 @@ mod machines;
 mod moves;
 mod named;
 mod pairs;
+mod refused;
 mod second;
 mod shared;
 

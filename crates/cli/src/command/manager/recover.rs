@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde::Serialize;
 use stdchk_manager::backup::check;
+use stdchk_manager::etcd::Place as EtcdPlace;
 use stdchk_manager::journal::Sealer;
 use stdchk_manager::recover::{Agreed, Vouched, agree, read, rebuild};
 use stdchk_manager::{AUTHORITY, moved_to};
@@ -24,6 +25,7 @@ use crate::command::forget::benefactor_id;
 use crate::command::pool::about_keys;
 use crate::context::Context;
 use crate::exit::{About, CommandError, Exit, Outcome};
+use crate::local::shared::known_managers;
 use crate::local::start::running;
 use crate::local::{Home, PoolRecord, Role as LocalRole};
 use crate::output;
@@ -295,11 +297,7 @@ impl Place {
             ));
         }
         if let Some(place) = moved_to(&manager).about(manager.display())? {
-            return Err(CommandError::usage(
-                manager.display(),
-                format_args!("nothing is lost here: the pool's state was moved into {place}"),
-                "`stdchk up` starts the manager with it; if that etcd is lost for good, move this folder away first, and keep it",
-            ));
+            refuse_moved(&manager, &place)?;
         }
         if fs::symlink_metadata(&manager).is_ok() {
             let next =
@@ -441,6 +439,22 @@ impl Report {
             "`stdchk up` starts the pool; what was committed after that is missing, and `stdchk status` says if there was more",
         )
     }
+}
+
+/// The state of the pool is in etcd, and lost only if that is.
+fn refuse_moved(manager: &Path, place: &EtcdPlace) -> Outcome {
+    let is_lost = "if that etcd is lost for good, move this folder away first, and keep it";
+    crate::command::runtime()?.block_on(known_managers(place)).map_err(|silent| {
+        let next = format!(
+            "start its members, or mend the way to them: the pool's state was moved there; {is_lost}"
+        );
+        silent.error(&next)
+    })?;
+    Err(CommandError::usage(
+        manager.display(),
+        format_args!("nothing is lost here: the pool's state was moved into {place}"),
+        format_args!("`stdchk up` starts the manager with it; {is_lost}"),
+    ))
 }
 
 fn pool_of_benefactors(home: &Home, record: &PoolRecord) -> Outcome<PoolId> {
