@@ -14,6 +14,8 @@ use crate::settings::Settings;
 
 /// Time for which commands that only ask wait for a manager that is away.
 pub const PATIENCE_TO_ASK: Duration = Duration::from_secs(5);
+/// Time for which a look at the pool waits for a manager: who looks wants to know that none is there.
+const PATIENCE_TO_LOOK: Duration = Duration::from_secs(3);
 /// Time for which they wait where several managers stand by for each other: covers the change from one to another.
 pub const PATIENCE_TO_FOLLOW: Duration = Duration::from_secs(15);
 /// Time for which commands that move data wait for a manager that is away: covers its restart.
@@ -58,6 +60,11 @@ impl Context {
     /// A connection for a command that looks how a manager is, or decides: one with an older state is better than none.
     pub async fn pool_or_older(&self) -> Outcome<Pool> {
         self.connect(self.patience_to_ask()?, true).await
+    }
+
+    /// A connection for a command that says how the pool is, whatever that is: it soon says that nobody leads.
+    pub async fn pool_to_look(&self) -> Outcome<Pool> {
+        self.connect(PATIENCE_TO_LOOK, true).await
     }
 
     fn patience_to_ask(&self) -> Outcome<Duration> {

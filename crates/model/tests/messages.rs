@@ -19,11 +19,11 @@ use stdchk_model::message::handshake::{
 };
 use stdchk_model::message::manager::{
     Alone, Attr, BenefactorInfo, BenefactorSecret, BenefactorState, BrokenEncodings, Change, CheckpointSet,
-    ChunkLocations, CollectionStopped, DirEntry, DiskFailure, Era, EtcdInfo, EtcdTrouble, Existing, Exposed,
-    ExposedSet, FileKind, HeldBack, Hold, KeeperInfo, KeptBase, Location, ManagerInfo, ManagerReply,
-    ManagerRequest, MemberInfo, MemorySpace, Moment, Pace, PackedMembers, PlacedHost, Placement, PoolStatus,
-    RegisteredBackup, Registration, Sent, SetFate, SetMember, SetState, Space, StoredBlock, Term, Twin,
-    VersionInfo, VersionState,
+    ChunkLocations, CollectionStopped, DirEntry, DiskFailure, Era, EtcdInfo, EtcdMember, EtcdTrouble,
+    Existing, Exposed, ExposedSet, FileKind, HeldBack, Hold, KeeperInfo, KeptBase, Location, ManagerInfo,
+    ManagerReply, ManagerRequest, MemberInfo, MemorySpace, Moment, Pace, PackedMembers, PlacedHost,
+    Placement, PoolStatus, RegisteredBackup, Registration, Sent, SetFate, SetMember, SetState, Space,
+    StoredBlock, Term, Twin, VersionInfo, VersionState,
 };
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, Code, Durability, Encoding, EncodingId, ErrorCode,
@@ -326,6 +326,10 @@ fn status() -> PoolStatus {
             members: vec!["e1.example.org:2379".to_owned()],
             trouble: Some(EtcdTrouble { for_ms: 31, cause: "no leader".to_owned() }),
             alone: Some(Alone { for_ms: 32, before: Vec::new() }),
+            silent: vec![EtcdMember {
+                member: "e1.example.org:2379".to_owned(),
+                trouble: EtcdTrouble { for_ms: 33, cause: "Connection refused".to_owned() },
+            }],
         }),
     }
 }

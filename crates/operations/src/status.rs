@@ -8,8 +8,8 @@ use std::time::Duration;
 use serde::Serialize;
 use stdchk_model::message::benefactor::{OwnerWish, StorageState};
 use stdchk_model::message::manager::{
-    self, Alone, BenefactorInfo, BenefactorState, BrokenEncodings, EtcdInfo, EtcdTrouble, KeeperInfo,
-    ManagerInfo, MemorySpace, PoolStatus, Space, Twin,
+    self, Alone, BenefactorInfo, BenefactorState, BrokenEncodings, EtcdInfo, EtcdMember, EtcdTrouble,
+    KeeperInfo, ManagerInfo, MemorySpace, PoolStatus, Space, Twin,
 };
 use stdchk_model::{Maker, SessionId, Tier, Timestep, size};
 
@@ -28,7 +28,7 @@ const OTHERS_LOOK: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Condition {
-    /// The manager doesn't answer.
+    /// No manager answers, or it refuses this host.
     Down,
     /// The manager's store is an older copy: nothing is written or collected.
     SetBack,
@@ -68,7 +68,7 @@ impl Condition {
 pub struct ManagerState {
     /// HOST:PORT.
     pub address: String,
-    /// `online`, or `unreachable`.
+    /// `online`, `unreachable`, or `refuses`: it lets this host not in.
     pub state: &'static str,
     /// Its process, on its own machine.
     pub pid: Option<u32>,
@@ -298,6 +298,19 @@ pub struct EtcdStatus {
     pub trouble_seconds: Option<u64>,
     /// For how long no other manager has stood by, seconds; absent: one does, or none has since this one leads.
     pub alone_seconds: Option<u64>,
+    /// Those of its members that don't answer the manager that leads.
+    pub silent: Vec<SilentMember>,
+}
+
+/// A member of etcd that doesn't answer.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct SilentMember {
+    /// HOST:PORT.
+    pub member: String,
+    /// For how long, seconds.
+    pub seconds: u64,
+    /// The cause, for people.
+    pub cause: String,
 }
 
 /// Who made encodings whose fragments don't make their chunks.
@@ -451,13 +464,13 @@ impl Pool {
 }
 
 impl Status {
-    /// The state of a pool whose manager at this address doesn't answer, and why.
+    /// The state of a pool of which no manager at these addresses can be asked, and why.
     #[must_use]
-    pub fn down(address: String, cause: &str) -> Self {
+    pub fn down(address: String, reasons: Vec<String>) -> Self {
         let mut status = Self::new(address, &PoolStatus::default());
         status.health = Condition::Down;
-        status.reasons = vec![format!("the manager does not answer: {cause}")];
-        status.few_reasons.clone_from(&status.reasons);
+        status.few_reasons.clone_from(&reasons);
+        status.reasons = reasons;
         (status.manager.state, status.manager.pid, status.manager.uptime_seconds) =
             ("unreachable", None, None);
         status
@@ -566,8 +579,14 @@ fn manager(info: &ManagerInfo) -> ManagerStatus {
 }
 
 fn etcd(info: &EtcdInfo) -> EtcdStatus {
-    let EtcdInfo { members, trouble, alone } = info.clone();
+    let EtcdInfo { members, trouble, alone, silent } = info.clone();
+    let silent = silent.into_iter().map(|EtcdMember { member, trouble }| SilentMember {
+        member,
+        seconds: trouble.for_ms / 1000,
+        cause: trouble.cause,
+    });
     EtcdStatus {
+        silent: silent.collect(),
         members,
         trouble_seconds: trouble.as_ref().map(|trouble| trouble.for_ms / 1000),
         trouble: trouble.map(|trouble| trouble.cause),
@@ -577,9 +596,21 @@ fn etcd(info: &EtcdInfo) -> EtcdStatus {
 
 /// The troubles of etcd, and of the managers that share it.
 fn of_etcd(status: &PoolStatus) -> Vec<(Condition, String)> {
-    let Some(EtcdInfo { members, trouble, alone }) = &status.etcd else { return Vec::new() };
+    let Some(EtcdInfo { members, trouble, alone, silent }) = &status.etcd else { return Vec::new() };
+    let count = members.len();
     let members = members.join(", ");
     let mut found = Vec::new();
+    // Of an etcd that is of no use all is said already.
+    for EtcdMember { member, trouble } in silent.iter().filter(|_| trouble.is_none()) {
+        let (member, cause) = (text::shown(member), text::shown(&trouble.cause));
+        found.push((
+            Condition::Degraded,
+            format!(
+                "the member of etcd at {member} has not answered for {}: {cause}; etcd goes on while more than half of its {count} members do: start it again",
+                lasting(trouble.for_ms)
+            ),
+        ));
+    }
     if let Some(EtcdTrouble { for_ms, cause }) = trouble {
         let (condition, means) = match status.store_is_full {
             true => (Condition::Full, "nothing new can be written"),

@@ -1,8 +1,9 @@
 //! `stdchk status`: manager, benefactors, space, savings, care, and one word for the pool's health.
 //!
-//! A local pool whose manager can't be asked is still reported on, from its run files, with exit code 5.
+//! A pool whose manager can't be asked is still reported on, of a local pool from its run files, with the exit code of the cause.
 
 use std::io::ErrorKind;
+use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
@@ -15,8 +16,13 @@ use stdchk_operations::{BenefactorStatus, Condition, HeldBack, Recovery, Status}
 use crate::context::Context;
 use crate::exit::{CommandError, Exit, Outcome, from_io};
 use crate::local::start::running;
-use crate::local::{Home, ProcessRecord, Role, WaitingFiles, mountpoint};
+use crate::local::{Answers, Home, ProcessRecord, Role, WaitingFiles, mountpoint};
 use crate::output::{self, Table};
+
+/// Time in which a manager is reached.
+const LOOK_MAX: Duration = Duration::from_secs(4);
+/// Time for the answer of each manager, when none lets this host in.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What `status` takes.
 #[derive(Args, Debug)]
@@ -24,7 +30,8 @@ use crate::output::{self, Table};
 Health is one of: healthy; degraded (all content can be read, and a benefactor is missing, its disk fails, or copies
 can't be made); full (hardly any space is left); starting (benefactors have yet to tell a manager that was just started
 what they have); unavailable (content can't be read until benefactors that are away are back); damaged (content has no
-copy anywhere); set-back (the manager's store is an older copy); down (the manager doesn't answer, exit code 5). Copies
+copy anywhere); set-back (the manager's store is an older copy); down (no manager answers, exit code 5, or it refuses
+this host, with the exit code of the cause). Copies
 that are being made are no reason to be anything but healthy; what lacks copies meanwhile stands under `exposed`.
 
 Example:
@@ -64,20 +71,56 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Outcome {
         None => WaitingFiles::of(&context.home())?,
         Some(_) => Vec::new(),
     };
-    let status = match context.pool_or_older().await {
-        Ok(pool) => pool.status().await.map_err(CommandError::from),
-        Err(error) => Err(error),
-    };
-    match status {
+    match ask(context, &address).await {
         Ok(status) => show(arguments.json, &Report::new(status, mount, waiting)),
-        Err(error) if error.exit == Exit::Unreachable => {
-            let mut status = Status::down(address, &error.message);
-            status.manager.pid = process_of_manager(context)?;
+        Err(error) => {
+            let (lines, error) = why(context, &address, error).await?;
+            let mut status = Status::down(address, lines);
+            match error.exit {
+                Exit::Unreachable => status.manager.pid = process_of_manager(context)?,
+                _ => status.manager.state = "refuses",
+            }
             show(arguments.json, &Report::new(status, mount, waiting))?;
             Err(error)
         }
-        Err(error) => Err(error),
     }
+}
+
+async fn ask(context: &Context, address: &str) -> Outcome<Status> {
+    // A try to reach a host that is gone would last longer.
+    let late = |_| {
+        let (cause, next) = ("it is not reached", "see to its machine, and to the way to it");
+        CommandError::new(Exit::Unreachable, format_args!("manager {address}"), cause, next)
+    };
+    let pool = tokio::time::timeout(LOOK_MAX, context.pool_to_look()).await.map_err(late)??;
+    // Once it is reached, it may take its time.
+    Ok(pool.status().await?)
+}
+
+/// Why no manager can be asked, in a line for each, and the error with the next step.
+async fn why(context: &Context, address: &str, error: CommandError) -> Outcome<(Vec<String>, CommandError)> {
+    if error.exit != Exit::Unreachable {
+        return Ok((vec![error.message.clone()], error));
+    }
+    let answers = Answers::of(address, context.keys()?, ANSWER_PATIENCE).await;
+    if let Some(refusal) = answers.refusal() {
+        return Ok((vec![refusal.message.clone()], refusal));
+    }
+    let away = answers.away();
+    let (count, waits) = (away.len(), away.iter().any(|line| line.contains("waits for etcd")));
+    let (cause, next) = match count {
+        _ if waits => (
+            "no manager leads, since etcd does not answer",
+            "start the members of etcd, or mend the way to them: managers, mounts and benefactors go on by themselves",
+        ),
+        // There is one, or they were back a moment later.
+        0 | 1 => return Ok((vec![format!("the manager does not answer: {}", error.message)], error)),
+        _ => (
+            "no manager leads",
+            "after the end of one another one leads within ten seconds; `stdchk up` on their machines starts those that are off",
+        ),
+    };
+    Ok((away, CommandError::new(Exit::Unreachable, "the pool", cause, next)))
 }
 
 fn show(json: bool, report: &Report) -> Outcome {
@@ -403,7 +446,7 @@ mod tests {
     fn reasons(state: &'static str, is_running: bool, waits: &[&str]) -> Vec<String> {
         let waits = waits.iter().map(|wait| (*wait).to_owned()).collect();
         let mount = Mount { path: "/x".to_owned(), state, is_running, waits };
-        let down = Status::down("127.0.0.1:1".to_owned(), "etcd is away");
+        let down = Status::down("127.0.0.1:1".to_owned(), vec!["etcd is away".to_owned()]);
         let report = Report::new(down, Some(mount), Vec::new());
         report.pool.reasons.into_iter().skip(1).collect()
     }

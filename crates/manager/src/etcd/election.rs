@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 use stdchk_model::cbor;
-use stdchk_model::message::manager::{Alone, EtcdInfo, EtcdTrouble, ManagerInfo};
+use stdchk_model::message::manager::{Alone, EtcdInfo, EtcdMember, EtcdTrouble, ManagerInfo};
 use stdchk_net::{Repeats, Retry};
 
 use super::gateway::{self, AskError, behind, bytes, list, number, range, text};
@@ -39,6 +39,8 @@ const PAUSE: Duration = Duration::from_millis(200);
 const LOOK: Duration = Duration::from_millis(250);
 /// Time for an answer.
 const ANSWER: Duration = Duration::from_millis(1500);
+/// Time for a member of etcd to say how it is.
+const MEMBER_ANSWER: Duration = Duration::from_secs(1);
 /// Most managers that are told.
 const MANAGERS_MAX: usize = 64;
 
@@ -132,6 +134,8 @@ struct Seen {
     unanswered: Option<Trouble>,
     /// etcd's room is used up.
     full: Option<Trouble>,
+    /// Members that don't answer, with the cause.
+    silent: Vec<(String, Trouble)>,
 }
 
 impl Seen {
@@ -147,6 +151,20 @@ impl Seen {
             (true, false) => self.gone = Some((before, Instant::now())),
             (true, true) => {}
         }
+    }
+}
+
+impl Seen {
+    /// Takes in which members of etcd don't answer, and why.
+    fn hear_of_members(&mut self, silent: Vec<(String, String)>) {
+        let before = std::mem::take(&mut self.silent);
+        let since =
+            |member: &str| before.iter().find(|(known, _)| known == member).map(|(_, trouble)| trouble);
+        let going_on = |(member, cause): (String, String)| {
+            let trouble = Trouble::going_on(since(&member), cause);
+            (member, trouble)
+        };
+        self.silent = silent.into_iter().map(going_on).collect();
     }
 }
 
@@ -218,7 +236,14 @@ impl Candidacy {
             let tried = self.try_to_lead().await;
             self.etcd.note(&tried);
             match tried {
-                Ok(Some(fence)) => return Some(Leadership { candidacy: Arc::clone(self), fence }),
+                Ok(Some(fence)) => {
+                    // With its lease the key of the one that led before is gone: it stands by no more.
+                    match self.etcd.look().await {
+                        Ok(found) => self.seen.lock().see(&self.own, found),
+                        Err(error) => tracing::debug!(%error, "which managers are there can't be asked"),
+                    }
+                    return Some(Leadership { candidacy: Arc::clone(self), fence });
+                }
                 Ok(None) => {}
                 Err(error) => tell(&mut missed, &error, "who leads isn't known"),
             }
@@ -278,7 +303,16 @@ impl Leadership {
             .gone
             .as_ref()
             .map(|(before, since)| Alone { for_ms: ms_since(*since), before: before.clone() });
-        EtcdInfo { members: self.etcd().members(), trouble: trouble.map(told), alone }
+        let silent = seen
+            .silent
+            .iter()
+            .map(|(member, trouble)| EtcdMember { member: member.clone(), trouble: told(trouble.clone()) });
+        EtcdInfo {
+            members: self.etcd().members(),
+            trouble: trouble.map(told),
+            alone,
+            silent: silent.collect(),
+        }
     }
 
     /// Whether etcd takes something new.
@@ -362,8 +396,14 @@ async fn renew(etcd: Etcd, (lease, own): (u64, ManagerInfo), until: Arc<Until>, 
             }
         };
         // A slow answer to this question doesn't delay the next renewal by more than its limit.
-        let (found, full, ()) =
-            tokio::join!(look(&etcd), etcd.gateway().is_full(ANSWER), tokio::time::sleep(pause));
+        let gateway = etcd.gateway();
+        let (found, full, silent, ()) = tokio::join!(
+            look(&etcd),
+            gateway.is_full(ANSWER),
+            gateway.silent_members(MEMBER_ANSWER),
+            tokio::time::sleep(pause)
+        );
+        seen.lock().hear_of_members(silent);
         match found {
             Ok(found) => seen.lock().see(&own, found),
             Err(error) => tracing::debug!(%error, "which managers are there can't be asked"),

@@ -8,6 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
 use super::place::{Login, member};
 
@@ -86,6 +87,21 @@ impl Gateway {
         self.endpoints.iter().map(|endpoint| member(endpoint).to_owned()).collect()
     }
 
+    /// The members that don't say within `limit` that they are well, each with the cause. All are asked at once.
+    pub async fn silent_members(&self, limit: Duration) -> Vec<(String, String)> {
+        let mut asked = JoinSet::new();
+        for endpoint in self.endpoints.clone() {
+            let http = self.http.clone();
+            asked.spawn(async move {
+                let cause = health(&http, &endpoint, limit).await.err()?;
+                Some((member(&endpoint).to_owned(), cause))
+            });
+        }
+        let mut silent: Vec<_> = asked.join_all().await.into_iter().flatten().collect();
+        silent.sort();
+        silent
+    }
+
     /// Whether one of its members says that its room is used up.
     pub async fn is_full(&self, limit: Duration) -> Result<bool, AskError> {
         let alarms = self.ask("maintenance/alarm", &json!({"action": "GET"}), limit).await?;
@@ -149,6 +165,20 @@ impl Gateway {
     }
 }
 
+/// Whether a member is well. Anybody may ask that.
+async fn health(http: &reqwest::Client, endpoint: &str, limit: Duration) -> Result<(), String> {
+    let asked = http.get(format!("{endpoint}/health")).timeout(limit).send().await;
+    let text = asked.map_err(|error| shown(&error))?.bytes().await.map_err(|error| shown(&error))?;
+    // What answers in another way is a gateway that doesn't pass the question on.
+    let said = serde_json::from_slice::<Value>(&text).ok();
+    let said = |field: &str| said.as_ref().and_then(|said| said.get(field)).and_then(Value::as_str);
+    match said("health") {
+        // It knows no leader, can't write to its disk, or has an alarm.
+        Some("false") => Err(format!("it is not well: {}", said("reason").unwrap_or("it gives no reason"))),
+        _ => Ok(()),
+    }
+}
+
 /// What an answer that is an error means.
 fn refusal(value: &Value, error: Option<&Value>) -> AskError {
     // A stream's error is an object of its own.
@@ -170,6 +200,14 @@ fn refusal(value: &Value, error: Option<&Value>) -> AskError {
         // Unauthenticated; a login that is wrong is an invalid argument.
         Some(16) => AskError::Unknown(message),
         _ => AskError::Refused(message),
+    }
+}
+
+/// Why no member answers: one cause if it is that of all.
+fn causes(away: &[(&str, String)]) -> String {
+    match away {
+        [(_, first), others @ ..] if others.iter().all(|(_, cause)| cause == first) => first.clone(),
+        _ => Vec::from_iter(away.iter().map(|(member, cause)| format!("{member}: {cause}"))).join(", "),
     }
 }
 
@@ -198,14 +236,6 @@ pub fn text(bytes: &[u8]) -> String {
 pub fn bytes(value: &Value, field: &str) -> Result<Vec<u8>, AskError> {
     let odd = || AskError::Away(format!("its answer has a field `{field}` that can't be read"));
     match value.get(field) {
-/// Why no member answers: one cause if it is that of all.
-fn causes(away: &[(&str, String)]) -> String {
-    match away {
-        [(_, first), others @ ..] if others.iter().all(|(_, cause)| cause == first) => first.clone(),
-        _ => Vec::from_iter(away.iter().map(|(member, cause)| format!("{member}: {cause}"))).join(", "),
-    }
-}
-
         None => Ok(Vec::new()),
         Some(field) => STANDARD.decode(field.as_str().ok_or_else(odd)?).map_err(|_| odd()),
     }
@@ -263,12 +293,6 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_prefix_is_behind_all_its_keys() {
-        assert_eq!(behind(b"pool/r/"), b"pool/r0");
-        assert_eq!(behind(&[1, 255, 255]), [2]);
-    }
-}
-    #[test]
     fn a_cause_that_all_members_have_is_told_once() {
         let causes = |all: &[(&str, &str)]| {
             causes(&Vec::from_iter(all.iter().map(|(member, cause)| (*member, (*cause).to_owned()))))
@@ -277,3 +301,9 @@ mod tests {
         assert_eq!(causes(&[("a:1", "refused"), ("b:1", "late")]), "a:1: refused, b:1: late");
     }
 
+    #[test]
+    fn the_end_of_a_prefix_is_behind_all_its_keys() {
+        assert_eq!(behind(b"pool/r/"), b"pool/r0");
+        assert_eq!(behind(&[1, 255, 255]), [2]);
+    }
+}

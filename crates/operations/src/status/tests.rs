@@ -160,7 +160,7 @@ fn something_wrong_beside_the_pool_degrades_it_and_makes_nothing_better() {
     let mut status = Status::new(String::new(), &pool(&[BenefactorState::Online]));
     status.add_reason("the mount does not answer".to_owned());
     assert_eq!((status.health, status.reasons.len()), (Condition::Degraded, 1));
-    let mut down = Status::down(String::new(), "it is off");
+    let mut down = Status::down(String::new(), vec!["it is off".to_owned()]);
     down.add_reason("the mount does not answer".to_owned());
     assert_eq!((down.health, down.reasons.len()), (Condition::Down, 2));
 }

@@ -249,9 +249,26 @@ fn a_host_with_other_keys_and_one_at_the_address_of_another_pool_are_told_so() {
     for refused in [machines.run(client, &["status"]), machines.run(2, &["up"])] {
         assert!(refused.code == 8 && refused.stderr.contains("older authority"), "{refused:?}");
     }
+    // A program reads the same.
+    let told = machines.run(client, &["status", "--json"]);
+    let status = told.json();
+    assert_eq!(
+        (told.code, &status["health"], &status["manager"]["state"]),
+        (8, &"down".into(), &"refuses".into())
+    );
+    assert!(status["reasons"].to_string().contains("older authority"), "{status}");
     let point = machines.path(client, "mnt");
     let refused = machines.run(client, &["mount", point.to_str().unwrap()]);
     assert!(refused.code == 8 && refused.stderr.contains("older authority"), "{refused:?}");
+    // So it is said where managers serve at several addresses, of which the others don't answer.
+    let record = machines.path(2, "pool/pool.json");
+    let one = format!("\"{manager}\"");
+    let several = format!("\"{manager},10.77.0.2:7400\"");
+    fs::write(&record, text(&record).replace(&one, &several)).unwrap();
+    for what in ["up", "status"] {
+        let refused = machines.run(2, &[what]);
+        assert!(refused.code == 8 && refused.stderr.contains("older authority"), "{what}: {refused:?}");
+    }
     assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
 }
 

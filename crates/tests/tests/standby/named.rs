@@ -1,6 +1,6 @@
 //! `status` names each trouble of etcd, and of the managers that share it: where etcd is, since when, and why.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -114,4 +114,76 @@ fn status_says_that_the_last_manager_that_stood_by_is_gone() {
     pool.start_manager(other);
     pool.await_leader();
     wait_until("all is well", || pool.status().is_some_and(|status| status["health"] == "healthy"));
+}
+
+#[test]
+fn status_soon_says_in_short_lines_that_etcd_is_gone_and_what_to_do() {
+    let etcd = EtcdServer::start_members(3);
+    let place = etcd.place();
+    let pool = Shared::start_at(3, etcd, place);
+    pool.await_managers(3);
+    pool.etcd.kill();
+    let waits = "waits for etcd at";
+    wait_until("all managers say so", || reasons(&pool).1.matches(waits).count() == 3);
+    let begun = Instant::now();
+    let told = pool.run(&["status"]);
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(6), "{took:?}");
+    let lines = told.text();
+    let of_managers = Vec::from_iter(lines.lines().filter(|line| line.contains(waits)));
+    assert_eq!(of_managers.len(), 3, "{lines}");
+    assert!(of_managers.iter().all(|line| line.len() < 250), "{lines}");
+    assert!(told.stderr.contains("start the members of etcd") && told.stderr.len() < 250, "{told:?}");
+    // Without managers it is another one.
+    (0..3).for_each(|manager| pool.kill(manager));
+    let begun = Instant::now();
+    let told = pool.run(&["status"]);
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(6), "{took:?}");
+    assert!(
+        told.code == 5 && told.stderr.contains("no manager leads") && !told.stderr.contains("etcd"),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn status_names_a_member_of_etcd_that_is_gone_while_the_others_go_on() {
+    let etcd = EtcdServer::start_members(3);
+    let place = etcd.place();
+    let pool = Shared::start_at(1, etcd, place);
+    wait_until("all is well", || pool.status().is_some_and(|status| status["health"] == "healthy"));
+    pool.etcd.kill_member(1);
+    let member = format!("127.0.0.1:{}", pool.etcd.ports()[1]);
+    await_reason(
+        &pool,
+        0,
+        &[&format!("the member of etcd at {member} has not answered for "), "Connection refused"],
+    );
+    let status = pool.status().unwrap();
+    assert_eq!(
+        (&status["health"], &status["etcd"]["silent"][0]["member"]),
+        (&"degraded".into(), &member.into())
+    );
+    pool.etcd.go_on();
+    wait_until("all is well again", || pool.status().is_some_and(|status| status["health"] == "healthy"));
+}
+
+#[test]
+fn a_manager_that_was_killed_while_it_led_is_not_said_to_stand_by() {
+    let pool = Shared::start(3);
+    pool.await_managers(3);
+    for _ in 0..2 {
+        let leader = pool.await_leader();
+        let killed = pool.status().unwrap()["manager"]["pid"].clone();
+        pool.kill(leader);
+        let mut status = Value::Null;
+        wait_until("another one leads", || {
+            status = pool.status().unwrap_or_default();
+            status["manager"]["pid"].is_u64() && status["manager"]["pid"] != killed
+        });
+        let known = status["managers"].as_array().unwrap().iter().map(|manager| manager["pid"].clone());
+        assert!(!Vec::from_iter(known).contains(&killed), "{}", status["managers"]);
+        pool.start_manager(leader);
+        pool.await_managers(3);
+    }
 }

@@ -19,8 +19,9 @@ pub use namespace::{Attr, Change, DirEntry, Existing, FileKind};
 pub use placement::{Pace, PlacedHost, Placement, Sent};
 pub use pool::{
     Alone, BenefactorInfo, BenefactorSecret, BenefactorState, BrokenEncodings, CollectionStopped,
-    DiskFailure, Era, EtcdInfo, EtcdTrouble, ExposedSet, HeldBack, KeeperInfo, KeptBase, ManagerInfo,
-    MemberInfo, MemorySpace, Moment, PoolStatus, RegisteredBackup, Registration, Space, Term, Twin,
+    DiskFailure, Era, EtcdInfo, EtcdMember, EtcdTrouble, ExposedSet, HeldBack, KeeperInfo, KeptBase,
+    ManagerInfo, MemberInfo, MemorySpace, Moment, PoolStatus, RegisteredBackup, Registration, Space, Term,
+    Twin,
 };
 pub use reply::ManagerReply;
 pub use request::ManagerRequest;

@@ -281,6 +281,20 @@ pub struct EtcdInfo {
     /// No other manager stands by any more, though one did.
     #[n(2)]
     pub alone: Option<Alone>,
+    /// Its members that don't answer while the others do.
+    #[n(3)]
+    pub silent: Vec<EtcdMember>,
+}
+
+/// A member of etcd that doesn't answer.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct EtcdMember {
+    /// `host:port`.
+    #[n(0)]
+    pub member: String,
+    /// Since when, and why.
+    #[n(1)]
+    pub trouble: EtcdTrouble,
 }
 
 /// Something is wrong with etcd.
