@@ -1,5 +1,6 @@
-//! SIGINT and SIGTERM: an orderly end for roles, exit code 130 for commands.
+//! SIGINT, SIGTERM and, where there is a terminal, SIGHUP: an orderly end for roles, exit code 130 for commands.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -13,34 +14,64 @@ use crate::exit::{About, CommandError, Exit, Outcome};
 /// Time in which an object store that answers is still told what to forget; then nobody waits for one that doesn't.
 const LAST_REQUESTS: Duration = Duration::from_secs(3);
 
-/// SIGINT and SIGTERM from the moment on when it was made.
+/// What SIGHUP means to a process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Hangup {
+    /// Its terminal is gone: it ends as by SIGTERM, unless who started it has it ignore that, as nohup(1) does.
+    Ends,
+    /// It has no terminal, and opens its log anew ([`crate::logging`]).
+    IsForTheLog,
+}
+
+/// The signals that end a process, from the moment on when this was made.
 struct Signals {
     interrupt: Signal,
     terminate: Signal,
+    hangup: Option<Signal>,
 }
 
 impl Signals {
-    fn catch() -> Outcome<Self> {
+    fn catch(hangup: Hangup) -> Outcome<Self> {
+        let ends = hangup == Hangup::Ends && !is_hangup_ignored()?;
+        let hangup = ends.then(|| signal(SignalKind::hangup())).transpose().about("SIGHUP")?;
         let interrupt = signal(SignalKind::interrupt()).about("SIGINT")?;
-        Ok(Self { interrupt, terminate: signal(SignalKind::terminate()).about("SIGTERM")? })
+        Ok(Self { interrupt, terminate: signal(SignalKind::terminate()).about("SIGTERM")?, hangup })
     }
 
     async fn next(&mut self) -> &'static str {
+        let hangup = async {
+            match &mut self.hangup {
+                Some(hangup) => hangup.recv().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             _ = self.interrupt.recv() => "SIGINT",
             _ = self.terminate.recv() => "SIGTERM",
+            _ = hangup => "SIGHUP",
         }
     }
 }
 
-/// Waits for SIGINT or SIGTERM.
-pub async fn stop() -> Outcome<&'static str> {
-    Ok(Signals::catch()?.next().await)
+/// Whether this process was started so that SIGHUP does nothing.
+fn is_hangup_ignored() -> Outcome<bool> {
+    let path = "/proc/self/status";
+    let status = std::fs::read_to_string(path).about(path)?;
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    let mask = mask.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData)).about(path)?;
+    // The lowest bit is that of signal 1.
+    Ok(mask & 1 == 1)
 }
 
-/// Calls `warned` at the first SIGTERM; returns at SIGINT, or at whatever signal comes after that.
-pub async fn stop_after_warning(warned: impl FnOnce()) -> Outcome<&'static str> {
-    let mut signals = Signals::catch()?;
+/// Waits for SIGINT, SIGTERM or the end of the terminal.
+pub async fn stop(hangup: Hangup) -> Outcome<&'static str> {
+    Ok(Signals::catch(hangup)?.next().await)
+}
+
+/// Calls `warned` at the first SIGTERM; returns at SIGINT and SIGHUP, or at whatever signal comes after that.
+pub async fn stop_after_warning(hangup: Hangup, warned: impl FnOnce()) -> Outcome<&'static str> {
+    let mut signals = Signals::catch(hangup)?;
     match signals.next().await {
         "SIGTERM" => {
             warned();
@@ -54,7 +85,7 @@ pub async fn stop_after_warning(warned: impl FnOnce()) -> Outcome<&'static str> 
 pub async fn or_interrupted<T>(what: &str, work: impl Future<Output = Outcome<T>>) -> Outcome<T> {
     tokio::select! {
         outcome = work => outcome,
-        name = stop() => Err(CommandError::new(
+        name = stop(Hangup::Ends) => Err(CommandError::new(
             Exit::Interrupted,
             what,
             format_args!("stopped by {}", name?),
@@ -68,7 +99,7 @@ pub async fn or_interrupted<T>(what: &str, work: impl Future<Output = Outcome<T>
 pub async fn or_told<T: Send + 'static>(
     work: impl FnOnce(Arc<AtomicBool>) -> Outcome<T> + Send + 'static,
 ) -> Outcome<T> {
-    let mut signals = Signals::catch()?;
+    let mut signals = Signals::catch(Hangup::Ends)?;
     let told = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&told);
     let mut working = spawn_blocking(move || work(flag));

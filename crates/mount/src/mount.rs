@@ -17,7 +17,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::fs::{FileSystem, OpenFile};
 use crate::fuse::Adapter;
-use crate::point::{self, Error, Left};
+use crate::point::{self, Error};
 
 /// Name of the file system for `mount` and `df`.
 pub(crate) const NAME: &str = "stdchk";
@@ -73,17 +73,16 @@ pub struct SpoolConfig {
     pub required: bool,
 }
 
-/// How long those who hold files of a detached mount open have to let go of them before they are cut off; and how long the kernel has to end one
-/// that no tree has any more: others may be in other mount namespaces.
-const DETACHED_PATIENCE: Duration = Duration::from_secs(1);
-const UNMOUNTED_PATIENCE: Duration = Duration::from_secs(10);
+/// How long the kernel has to let go of a mount that is out of the tree: somebody may hold files of it open, and another mount namespace, such as
+/// that of a container or of a service, may have a copy of it that nobody uses. Then they are cut off.
+const LEFT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What happens to a mount.
 enum Event {
     /// The kernel has let go of it.
     Ended(io::Result<()>),
-    /// It is no longer in the tree; the kernel lets go of it within this time, or is not waited for.
-    Left(Duration),
+    /// It is no longer in the tree; the kernel lets go of it within [`LEFT_PATIENCE`], or is not waited for.
+    Left,
 }
 
 /// A mounted pool. Dropping it leaves the pool mounted until the process ends: call [`Mounted::unmount`].
@@ -214,9 +213,9 @@ impl Mounted {
         // Whoever waits once more finds the mount ended.
         let Some(events) = self.events.lock().take() else { return Ok(()) };
         let served = match events.recv() {
-            Ok(Event::Left(patience)) => match events.recv_timeout(patience) {
+            Ok(Event::Left) => match events.recv_timeout(LEFT_PATIENCE) {
                 Ok(Event::Ended(served)) => served,
-                Ok(Event::Left(_)) | Err(_) => Ok(()),
+                Ok(Event::Left) | Err(_) => Ok(()),
             },
             Ok(Event::Ended(served)) => served,
             Err(_) => Ok(()),
@@ -230,12 +229,9 @@ impl Mounted {
     /// # Errors
     /// The system refused.
     pub fn unmount(&self) -> Result<(), Error> {
-        let patience = match point::unmount(&self.point)? {
-            Left::Detached => DETACHED_PATIENCE,
-            Left::Unmounted => UNMOUNTED_PATIENCE,
-        };
+        point::unmount(&self.point)?;
         // Without a listener the mount has ended already.
-        let _ = self.tell.send(Event::Left(patience));
+        let _ = self.tell.send(Event::Left);
         Ok(())
     }
 

@@ -58,7 +58,12 @@ impl Mount {
 
     /// Ends the mount as a user would, by SIGTERM; whether it ended well.
     pub fn end(&mut self) -> bool {
-        send_signal(self.child.id(), Signal::TERM);
+        self.end_by(Signal::TERM)
+    }
+
+    /// Ends the mount by a signal; whether it ended well.
+    pub fn end_by(&mut self, signal: Signal) -> bool {
+        send_signal(self.child.id(), signal);
         wait_until("the mount ends", || self.child.try_wait().unwrap().is_some());
         self.child.wait().unwrap().success()
     }

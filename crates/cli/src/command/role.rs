@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 
 use crate::exit::{About, Outcome, task_failed};
 use crate::local::{Home, ProcessRecord};
+use crate::signals::Hangup;
 use crate::{logging, signals};
 
 /// How `up` starts roles.
@@ -25,6 +26,13 @@ pub struct RoleArguments {
     /// How long a wait is that is said. A variable for tests, so that it reaches the roles of `up`.
     #[arg(long, hide = true, env = "STDCHK_LONG_WAIT_MS", value_name = "MS")]
     long_wait_ms: Option<u64>,
+}
+
+impl RoleArguments {
+    /// What SIGHUP means to the role.
+    fn hangup(&self) -> Hangup {
+        if self.run_file.is_some() { Hangup::IsForTheLog } else { Hangup::Ends }
+    }
 }
 
 /// Where a role serves that is started by hand and told nothing else: at a socket in its folder.
@@ -42,7 +50,7 @@ pub fn serve<F: Future<Output = Outcome> + Send + 'static>(
     role: impl FnOnce(Stop) -> F,
 ) -> Outcome {
     prepare(arguments)?;
-    run(runtime, role(Box::pin(told_to_stop())))
+    run(runtime, role(Box::pin(told_to_stop(arguments.hangup()))))
 }
 
 /// Runs a role as [`serve`] does, that is warned by the first SIGTERM and told to stop by the next one, or by SIGINT.
@@ -59,13 +67,14 @@ pub fn serve_warned<F: Future<Output = Outcome> + Send + 'static>(
             std::future::pending().await
         }
     };
-    let stop = async {
+    let hangup = arguments.hangup();
+    let stop = async move {
         let warn = || {
             tracing::info!("SIGTERM: going");
             // Nobody listens once the role has ended by itself.
             let _ = warn.send(());
         };
-        say_stopping(signals::stop_after_warning(warn).await);
+        say_stopping(signals::stop_after_warning(hangup, warn).await);
     };
     run(runtime, role(Box::pin(warned), Box::pin(stop)))
 }
@@ -85,9 +94,9 @@ pub fn single_thread() -> Outcome<Runtime> {
 pub fn begin(arguments: &RoleArguments) -> Outcome<Receiver<()>> {
     prepare(arguments)?;
     let runtime = single_thread()?;
-    let (send, receive) = channel();
+    let ((send, receive), hangup) = (channel(), arguments.hangup());
     std::thread::spawn(move || {
-        runtime.block_on(told_to_stop());
+        runtime.block_on(told_to_stop(hangup));
         // Nobody listens once the role has ended by itself.
         send.send(()).is_ok()
     });
@@ -126,8 +135,8 @@ fn belong_to_pool(run_file: &Path) -> Outcome {
     std::env::set_current_dir("/").about("/")
 }
 
-async fn told_to_stop() {
-    say_stopping(signals::stop().await);
+async fn told_to_stop(hangup: Hangup) {
+    say_stopping(signals::stop(hangup).await);
 }
 
 fn say_stopping(told: Outcome<&'static str>) {

@@ -2,7 +2,10 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use serde_json::json;
 use stdchk_tests::{Mount, Pool, Setup, random_bytes, wait_until, within};
 
@@ -241,4 +244,43 @@ fn names_changed_in_one_mount_are_seen_in_the_other() {
     let kept = within("reading what was removed elsewhere", || reader.finish(MIB));
     assert!(kept == removed);
     assert!(pool.get("app/renamed/replaced@1") == replaced, "the replaced content is an older version");
+}
+
+#[test]
+fn a_mount_by_hand_whose_terminal_is_gone_commits_what_is_open_and_leaves_no_dead_mount_point() {
+    let pool = Pool::mounted(1);
+    let mut mount = Mount::start(&pool, "by-hand");
+    fs::create_dir(mount.at("app")).unwrap();
+    fs::write(mount.at("app/closed"), b"closed").unwrap();
+    let mut open = fs::File::create(mount.at("app/open")).unwrap();
+    std::io::Write::write_all(&mut open, b"what was written").unwrap();
+    assert!(mount.end_by(Signal::HUP), "it ends in order");
+    // A dead mount point can't be looked into.
+    assert_eq!(fs::read_dir(mount.point()).unwrap().count(), 0);
+    drop(open);
+    assert_eq!(pool.get("app/closed"), b"closed");
+    assert!(pool.ok(&["ls", "app/open", "--versions"]).contains("interrupted"));
+}
+
+#[test]
+fn down_waits_for_no_copy_of_the_mount_in_another_namespace() {
+    let pool = Pool::mounted(1);
+    fs::create_dir(pool.at("app")).unwrap();
+    fs::write(pool.at("app/x"), b"content").unwrap();
+    // As a container or a service has one that is started meanwhile.
+    let mut other =
+        Command::new("unshare").args(["--map-root-user", "--mount", "sleep", "60"]).spawn().unwrap();
+    let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
+    wait_until("the copy is there", || {
+        let name = fs::read_to_string(format!("/proc/{}/comm", other.id())).unwrap();
+        name == "sleep\n" && namespace(&other.id().to_string()) != namespace("self")
+    });
+    let begun = Instant::now();
+    pool.ok(&["down"]);
+    let took = begun.elapsed();
+    other.kill().unwrap();
+    other.wait().unwrap();
+    assert!(took < Duration::from_secs(6), "{took:?}");
+    pool.ok(&["up"]);
+    assert_eq!(fs::read(pool.at("app/x")).unwrap(), b"content");
 }

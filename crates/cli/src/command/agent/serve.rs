@@ -72,7 +72,7 @@ pub async fn serve(config: Config) -> Outcome {
         stop: Notify::new(),
     });
     let accepting = tokio::spawn(Arc::clone(&agent).accept(listener));
-    let signal = signals::stop_after_warning(|| {
+    let signal = signals::stop_after_warning(signals::Hangup::Ends, || {
         tracing::info!("SIGTERM: the agent ends once all is stored");
         agent.end();
     });

@@ -100,7 +100,7 @@ impl Push {
             tokio::select! {
                 _ = &mut ended => true,
                 () = tokio::time::sleep(self.wait) => false,
-                _ = signals::stop() => false,
+                _ = signals::stop(signals::Hangup::Ends) => false,
             }
         })
     }
