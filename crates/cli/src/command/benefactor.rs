@@ -13,7 +13,7 @@ use stdchk_model::message::benefactor::OwnerWish;
 use stdchk_model::message::handshake;
 use stdchk_net::transport::socket_of;
 
-use self::serving::{Serving, ServingArguments, check_advertised};
+use self::serving::{ServingArguments, check_advertised};
 use self::terms::{Terms, TermsArguments};
 use super::pool::join_as;
 use super::role::{RoleArguments, serve_warned, socket_in};
@@ -93,13 +93,14 @@ struct Run {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 The token comes from `stdchk pool token` at the manager's machine. What the benefactor keeps lies in the directory of
---data. After a reboot, `stdchk up` starts it again.
+--data. After a reboot, `stdchk up` starts it again. A host whose keys are accepted no more joins again after `stdchk down`,
+once `keys/key.pem` in --data is removed: what was set before stays unless it is given anew.
 
 Example:
   stdchk benefactor join a.example.org:7400 --token TOKEN --donate 100GiB --floor 10GiB
   stdchk benefactor join a.example.org:7400 --token TOKEN --listen 0.0.0.0:7401 --advertise gate.example.org:7401")]
 struct Join {
-    /// Where the pool's manager serves, HOST:PORT
+    /// Where the pool's manager serves, HOST:PORT, or where several do, with commas in between
     #[arg(value_name = "ADDRESS")]
     address: String,
     /// What `stdchk pool token` printed; where others may see command lines, set the variable instead
@@ -120,7 +121,8 @@ struct Join {
     labels: Vec<(String, String)>,
 }
 
-fn label(text: &str) -> Result<(String, String), String> {
+/// Reads a label.
+pub fn label(text: &str) -> Result<(String, String), String> {
     stdchk_model::labels::parse(text).map_err(|failure| failure.to_string())
 }
 
@@ -129,6 +131,16 @@ fn check_labels(labels: &[(String, String)]) -> Outcome {
     stdchk_model::labels::check(labels).map_err(|failure| {
         CommandError::usage("--label", failure, "`stdchk help benefactor run` has an example")
     })
+}
+
+/// The labels that hold once these are given: in place of those before, unless none is.
+///
+/// # Errors
+/// They don't fit together.
+pub fn labels_over(given: &[(String, String)], before: &[String]) -> Outcome<Vec<String>> {
+    check_labels(given)?;
+    let labels = given.iter().map(|(name, value)| format!("{name}={value}"));
+    Ok(if given.is_empty() { before.to_vec() } else { labels.collect() })
 }
 
 /// Runs the command.
@@ -144,15 +156,28 @@ pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
 }
 
 fn join_pool(join: &Join, context: &Context) -> Outcome {
-    let home = context.home_to_run()?;
-    let (donate, floor) = disk::sizes(join.donate.as_deref(), join.floor.as_deref(), home.path(), 1)?;
-    check_labels(&join.labels)?;
-    let labels = join.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
-    let terms = join.terms.over(&Terms::default())?;
-    let serving = join.serving.over(&Serving::default(), 1)?;
-    let manager = Some(join.address.clone());
-    let record = PoolRecord { manager, serving, terms, labels, ..PoolRecord::new(1, donate, floor) };
-    let (home, _lock) = join_as(handshake::Role::Benefactor, &record, &join.token, context)?;
+    let way = (join.address.as_str(), join.token.as_str());
+    let (home, _lock, record) = join_as(handshake::Role::Benefactor, way, context, |home, before| {
+        let given = (join.donate.as_deref(), join.floor.as_deref());
+        let (donate_bytes, floor_bytes) = match &before {
+            Some(before) => disk::sizes_over(
+                given,
+                (before.donate_bytes, before.floor_bytes),
+                home.path(),
+                before.benefactors,
+            )?,
+            None => disk::sizes(given.0, given.1, home.path(), 1)?,
+        };
+        let before = before.unwrap_or_else(|| PoolRecord::new(1, donate_bytes, floor_bytes));
+        Ok(PoolRecord {
+            donate_bytes,
+            floor_bytes,
+            labels: labels_over(&join.labels, &before.labels)?,
+            terms: join.terms.over(&before.terms)?,
+            serving: join.serving.over(&before.serving, before.benefactors)?,
+            ..before
+        })
+    })?;
     up::start(&home, &record, context)
 }
 

@@ -4,6 +4,7 @@ use std::str::FromStr;
 
 use clap::Args;
 use stdchk_model::BenefactorId;
+use stdchk_operations::{Code, JoinedHost, Pool};
 
 use crate::context::Context;
 use crate::exit::Outcome;
@@ -14,7 +15,7 @@ use crate::output;
 #[command(after_help = "\
 A benefactor that is silent for half a minute counts as lost, and its chunks are copied anew from other replicas; the
 pool stays degraded until it returns or is forgotten. One that is on-line isn't forgotten. If a forgotten one
-returns after all, it joins again with all that it holds.
+returns after all, it joins again with all that it holds; `stdchk pool revoke` shuts its host out for good.
 
 A file that waits in the spool of a mount and has parts of a version keeps that version, whatever is removed. If the
 disk with the spool won't come back, forget the file by the number that `status` shows behind it. Should its mount
@@ -65,8 +66,15 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Outcome {
     for gone in &arguments.gone {
         match gone {
             Gone::Benefactor(id) => {
+                let member = member_of(&pool, *id).await?;
                 pool.forget(*id, arguments.force).await?;
                 output::line(format_args!("{id} is forgotten"))?;
+                if let Some(member) = member {
+                    let (host, member) = (output::shown(&member.host), member.id);
+                    output::line(format_args!(
+                        "  its host {host} may come back with it; `stdchk pool revoke {member}` shuts it out for good"
+                    ))?;
+                }
             }
             Gone::Spooled(id) => {
                 let base = pool.forget_spooled(id).await?;
@@ -77,4 +85,13 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Outcome {
         }
     }
     Ok(())
+}
+
+/// The member of the pool that is this benefactor and may come back; `None`: it was shut out, or all of the pool is on one machine.
+async fn member_of(pool: &Pool, id: BenefactorId) -> Outcome<Option<JoinedHost>> {
+    let members = match pool.members().await {
+        Err(error) if error.code == Code::Denied => return Ok(None),
+        members => members?,
+    };
+    Ok(members.into_iter().find(|member| !member.revoked && member.benefactors.contains(&id)))
 }

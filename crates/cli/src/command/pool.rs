@@ -11,13 +11,14 @@ use stdchk_model::User;
 use stdchk_model::message::handshake::{self, TOKEN_USES_MAX};
 use stdchk_model::user::ROOT;
 use stdchk_net::transport::socket_of;
-use stdchk_net::{Authority, BufferPool, Identity, JoiningKey, KeysError, Managers, Token};
+use stdchk_net::{Authority, BufferPool, Identity, JoiningKey, Keys, KeysError, Managers, Token};
 use stdchk_operations::JoinedHost;
 
 use super::up;
 use crate::accounts;
 use crate::context::Context;
 use crate::exit::{CommandError, Exit, Outcome};
+use crate::local::start::running;
 use crate::local::{Home, PoolRecord, Role};
 use crate::output::{self, Table};
 use crate::settings::{check_address, check_managers};
@@ -156,7 +157,7 @@ impl For {
 
 #[derive(Args, Debug)]
 struct Join {
-    /// Where the pool's manager serves, HOST:PORT
+    /// Where the pool's manager serves, HOST:PORT, or where several do, with commas in between
     #[arg(value_name = "ADDRESS")]
     address: String,
     /// What `stdchk pool token` printed; where others may see command lines, set the variable instead
@@ -173,8 +174,10 @@ pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
         Action::SetManagers(set) => super::runtime()?.block_on(set_managers(set, context)),
         Action::Revoke(revoke) => super::runtime()?.block_on(shut_out(revoke, context)),
         Action::Join(join) => {
-            let record = PoolRecord { manager: Some(join.address.clone()), ..PoolRecord::new(0, 0, 0) };
-            let _joined = join_as(handshake::Role::Client, &record, &join.token, context)?;
+            let way = (join.address.as_str(), join.token.as_str());
+            let record =
+                |_: &Home, before: Option<PoolRecord>| Ok(before.unwrap_or_else(|| PoolRecord::new(0, 0, 0)));
+            let _joined = join_as(handshake::Role::Client, way, context, record)?;
             say(
                 context,
                 format_args!("this host is a client of the pool at {}: try `stdchk status`", join.address),
@@ -246,7 +249,8 @@ fn refuse_member(home: &Home) -> Outcome {
     Err(CommandError::usage(
         home.path().display(),
         "there is a pool here, or this host has joined one",
-        "`stdchk up` starts it; for another one, name another directory with `--data DIR`",
+        "`stdchk up` starts it; for another one, name another directory with `--data DIR`; to join again with new keys, `stdchk down` and \
+         remove `keys/key.pem` there first",
     ))
 }
 
@@ -353,29 +357,61 @@ async fn shut_out(revoke: &Revoke, context: &Context) -> Outcome {
     say(context, format_args!("{id} ({}) is shut out", output::shown(host)))
 }
 
-/// Gets keys of a role with a token, and makes the record of this host's part in the pool.
+/// Gets keys of a role with a token from the managers at `manager`, and makes the record of this host's part in the pool: `record` makes it of the
+/// one from before, if the host joins again.
 pub fn join_as(
     role: handshake::Role,
-    record: &PoolRecord,
-    token: &str,
+    (manager, token): (&str, &str),
     context: &Context,
-) -> Outcome<(Home, File)> {
+    record: impl FnOnce(&Home, Option<PoolRecord>) -> Outcome<PoolRecord>,
+) -> Outcome<(Home, File, PoolRecord)> {
     let home = context.home_to_run()?;
-    let Some(manager) = &record.manager else { unreachable!("a host joins the pool of a manager") };
     check_managers("the manager's address", manager)?;
     home.prepare(None)?;
     let lock = home.lock()?;
-    refuse_member(&home)?;
+    let before = before_joining(&home, role)?;
+    let record = PoolRecord { manager: Some(manager.to_owned()), ..record(&home, before)? };
     let about = format!("manager {manager}");
     let token = stdchk_operations::About::about(Token::read(token, role), &about)?;
     let key = JoiningKey::of(&home.keys(), &token).map_err(about_keys)?;
     let keys = super::runtime()?.block_on(stdchk_net::join(manager, &token, &key));
     let keys = stdchk_operations::About::about(keys, about)?;
     keys.save(&home.keys()).map_err(about_keys)?;
-    home.write_record(record)?;
+    home.write_record(&record)?;
     // Only now is it the host's: interrupted before, it joins again with the same key.
     key.forget().map_err(about_keys)?;
-    Ok((home, lock))
+    Ok((home, lock, record))
+}
+
+/// The record of a host that joins again in the same role, since its keys were taken away; `None`: it was in no pool.
+///
+/// # Errors
+/// It is in a pool, or was in another role, or its processes run.
+fn before_joining(home: &Home, role: handshake::Role) -> Outcome<Option<PoolRecord>> {
+    let Some(record) = home.record()? else { return Ok(None) };
+    if record.manager.is_none() || Keys::are_in(&home.keys()) {
+        refuse_member(home)?;
+    }
+    let was = if record.benefactors > 0 { handshake::Role::Benefactor } else { handshake::Role::Client };
+    if was != role {
+        let cause = format!("this host has joined the pool as a {} before", was.name());
+        let next = format!(
+            "join with a token of `stdchk pool token --for {}`, or in another `--data DIR`",
+            was.name()
+        );
+        return Err(CommandError::usage(home.path().display(), cause, next));
+    }
+    for one in record.roles() {
+        if running(home, one)?.is_some() {
+            let cause = format!("its {} runs with the keys from before", one.name());
+            return Err(CommandError::usage(
+                home.path().display(),
+                cause,
+                "`stdchk down` first, then this again",
+            ));
+        }
+    }
+    Ok(Some(record))
 }
 
 /// An error with keys, of which the object stands in it.

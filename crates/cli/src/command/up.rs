@@ -19,6 +19,7 @@ use tokio::runtime::Runtime;
 
 use super::benefactor::serving::UpServingArguments;
 use super::benefactor::terms::{Terms, TermsArguments, TierTerm};
+use super::benefactor::{label, labels_over};
 use super::pool::about_keys;
 use crate::context::Context;
 use crate::exit::{CommandError, Exit, Outcome};
@@ -66,6 +67,9 @@ pub struct Arguments {
     /// Space on the disk that always stays free, such as 5GiB
     #[arg(long, value_name = "SIZE")]
     floor: Option<String>,
+    /// What benefactors share, such as rack=3 or site=b, several times; held until others are given
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
+    labels: Vec<(String, String)>,
     #[command(flatten)]
     serving: UpServingArguments,
     #[command(flatten)]
@@ -133,7 +137,8 @@ fn new(home: &Home, arguments: &Arguments) -> Outcome<PoolRecord> {
             "`stdchk pool init` makes one of several machines",
         ));
     }
-    Ok(PoolRecord { terms, ..PoolRecord::new(benefactors, donate, floor) })
+    let labels = labels_over(&arguments.labels, &[])?;
+    Ok(PoolRecord { terms, labels, ..PoolRecord::new(benefactors, donate, floor) })
 }
 
 /// A manager that has lost its data would begin a new pool, which the benefactors of the old one can't join. A benefactor
@@ -212,6 +217,7 @@ fn changed(home: &Home, mut record: PoolRecord, arguments: &Arguments) -> Outcom
     let before = record.clone();
     record.benefactors = benefactors;
     record.terms = arguments.terms.over(&before.terms)?;
+    record.labels = labels_over(&arguments.labels, &before.labels)?;
     let serving = arguments.serving.of_benefactors();
     record.serving = serving.over(&before.serving, benefactors)?;
     if serving.is_any() && record.on_network().is_none() {
@@ -227,14 +233,9 @@ fn changed(home: &Home, mut record: PoolRecord, arguments: &Arguments) -> Outcom
         (record.donate_bytes, record.floor_bytes) = disk::sizes(donate, floor, home.path(), benefactors)?;
         return Ok(record);
     }
-    if let Some(floor) = floor {
-        record.floor_bytes = disk::floor(floor, home.path())?;
-    }
-    if let Some(text) = donate {
-        record.donate_bytes = disk::donation(text)?;
-        let disk = Disk::of(home.path())?;
-        disk::refuse_impossible(text, record.donate_bytes, record.floor_bytes, &disk, benefactors)?;
-    }
+    let sizes = (before.donate_bytes, before.floor_bytes);
+    (record.donate_bytes, record.floor_bytes) =
+        disk::sizes_over((donate, floor), sizes, home.path(), benefactors)?;
     refuse_other_sizes_while_running(home, &before, &record)?;
     Ok(record)
 }
@@ -245,16 +246,19 @@ fn refuse_other_sizes_while_running(home: &Home, before: &PoolRecord, asked: &Po
         (true, _) => format!("--donate {}", size::exact(asked.donate_bytes)),
         (_, true) => format!("--floor {}", size::exact(asked.floor_bytes)),
         _ if before.terms != asked.terms => "the terms".to_owned(),
+        _ if before.labels != asked.labels => "--label".to_owned(),
         _ if before.serving != asked.serving => "--benefactor-listen".to_owned(),
         (false, false) => return Ok(()),
     };
     for index in 0..before.benefactors {
         if running(home, Role::Benefactor(index))?.is_some() {
+            let labels = before.labels.iter().flat_map(|label| ["--label".to_owned(), label.clone()]);
+            let terms = before.terms.arguments().into_iter().chain(labels).collect::<Vec<_>>().join(" ");
+            let with = if terms.is_empty() { String::new() } else { format!(", `{terms}`") };
             let cause = format!(
-                "benefactors run, each with a donation of {} and a floor of {}, `{}`",
+                "benefactors run, each with a donation of {} and a floor of {}{with}",
                 size::human(before.donate_bytes),
-                size::human(before.floor_bytes),
-                before.terms.arguments().join(" ")
+                size::human(before.floor_bytes)
             );
             return Err(CommandError::usage(
                 flag,

@@ -73,8 +73,25 @@ pub fn sizes(
     Ok((donated_bytes, floor_bytes))
 }
 
+/// Those sizes where they are given anew, and as they were where they aren't.
+pub fn sizes_over(
+    (donate, floor_text): (Option<&str>, Option<&str>),
+    (mut donated_bytes, mut floor_bytes): (u64, u64),
+    path: &Path,
+    benefactors: u16,
+) -> Outcome<(u64, u64)> {
+    if let Some(text) = floor_text {
+        floor_bytes = floor(text, path)?;
+    }
+    if let Some(text) = donate {
+        donated_bytes = donation(text)?;
+        refuse_impossible(text, donated_bytes, floor_bytes, &Disk::of(path)?, benefactors)?;
+    }
+    Ok((donated_bytes, floor_bytes))
+}
+
 /// A donation that was asked for must fit the disk. What is on the disk today may go, so more than is free is taken.
-pub fn refuse_impossible(
+fn refuse_impossible(
     text: &str,
     donated_bytes: u64,
     floor_bytes: u64,

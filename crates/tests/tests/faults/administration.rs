@@ -324,3 +324,72 @@ fn a_file_system_of_its_own_is_an_empty_folder_for_the_pool_and_for_a_spool() {
     }
     assert_eq!(outcome(command(&["down", "--data", &data])).code, 0);
 }
+
+/// The record of what a machine has of the pool.
+fn record(machines: &Machines, machine: usize) -> serde_json::Value {
+    serde_json::from_str(&text(&machines.path(machine, "pool/pool.json"))).unwrap()
+}
+
+#[test]
+fn a_host_that_joins_again_keeps_what_was_set_before() {
+    let machines = Machines::with_pool(2);
+    let (host, manager) = (2, machines.address(MANAGER));
+    let refused = machines.run(host, &["up", "--label", "rack=3"]);
+    assert!(refused.code == 2 && refused.stderr.contains("--label"), "{refused:?}");
+    machines.ok(host, &["down"]);
+    let set =
+        ["--donate", "128MiB", "--io-limit", "50MiB", "--hours", "mon-sun 00:00-24:00", "--label", "rack=3"];
+    let serving = ["--benefactor-listen", "0.0.0.0:7401"];
+    machines.ok(host, &[&["up"][..], &set, &serving].concat());
+    let before = record(&machines, host);
+    let join = |machine: usize, role: &str, more: &[&str]| {
+        let token = machines.token(role);
+        let how = if role == "client" { ["pool", "join"] } else { ["benefactor", "join"] };
+        machines.run(machine, &[&how[..], &[manager.as_str(), "--token", token.as_str()], more].concat())
+    };
+    let key = machines.path(host, "pool/keys/key.pem");
+    // With keys, while it runs, and in another role it doesn't join.
+    assert!(join(host, "benefactor", &[]).stderr.contains("remove `keys/key.pem`"));
+    fs::remove_file(&key).unwrap();
+    let runs = join(host, "benefactor", &[]);
+    assert!(runs.code == 2 && runs.stderr.contains("stdchk down"), "{runs:?}");
+    machines.ok(host, &["down"]);
+    let other = join(host, "client", &[]);
+    assert!(other.code == 2 && other.stderr.contains("--for benefactor"), "{other:?}");
+    let joined = join(host, "benefactor", &["--net-limit", "20MiB"]);
+    assert_eq!(joined.code, 0, "{joined:?}");
+    let mut wanted = before;
+    wanted["terms"]["net_bytes_per_second"] = (20 << 20).into();
+    assert_eq!(record(&machines, host), wanted);
+    let status = machines.ok(MANAGER, &["status", "--json"]).json();
+    let one = &status["benefactors"][0];
+    assert_eq!((&one["address"], &one["labels"]["rack"]), (&"10.77.0.2:7401".into(), &"3".into()), "{one}");
+    assert_eq!(status["benefactors"].as_array().unwrap().len(), 2, "it is the one that it was");
+    // Terms that nobody set are not quoted.
+    let runs = machines.run(3, &["up", "--floor", "2MiB"]);
+    assert!(runs.code == 2 && runs.stderr.contains("a floor of 1.00 MiB"), "{runs:?}");
+    machines.ok(MANAGER, &["up", "--benefactors", "1", "--floor", "0"]);
+    let runs = machines.run(MANAGER, &["up", "--floor", "2MiB"]);
+    assert!(runs.code == 2 && !runs.stderr.contains("``"), "{runs:?}");
+}
+
+#[test]
+fn whoever_forgets_a_benefactor_is_told_how_its_host_is_shut_out_for_good() {
+    let machines = Machines::with_pool(2);
+    let members = machines.ok(MANAGER, &["pool", "members", "--json"]).json();
+    let is_it = |member: &&serde_json::Value| member["host"] == "machine2";
+    let id = members.as_array().unwrap().iter().find(is_it).unwrap()["id"].as_str().unwrap().to_owned();
+    machines.ok(2, &["down"]);
+    let mut told = String::new();
+    wait_until("it is forgotten", || {
+        let forgotten = machines.run(MANAGER, &["forget", "b0"]);
+        told = forgotten.text();
+        forgotten.code == 0
+    });
+    assert!(told.contains("machine2") && told.contains(&format!("stdchk pool revoke {id}")), "{told}");
+    // It comes back, as it is said.
+    machines.ok(2, &["up"]);
+    machines.ok(MANAGER, &["pool", "revoke", &id]);
+    let told = machines.ok(MANAGER, &["forget", "b0", "--force"]).text();
+    assert!(!told.contains("revoke"), "{told}");
+}
