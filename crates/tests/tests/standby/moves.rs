@@ -16,13 +16,26 @@ use super::shared::{Shared, content};
 
 const LOGIN: usize = 4;
 
-/// A member of etcd on each of the first three machines.
+/// A member of etcd on each of the first three machines, as the page starts it.
 fn run_etcd(machines: &Machines) {
-    let members = [1, 2, 3].map(|one| [2379, 2380].map(|port| format!("10.77.0.{one}:{port}")));
-    for machine in 1..=3 {
-        let arguments = etcd_arguments(machine - 1, &members, &machines.path(machine, "etcd"));
-        machines.begin_as(machine, "etcd", machines.program(machine, &etcd(), &arguments));
+    let page = page();
+    let (_, line) = page.split_once("\n```sh\netcd ").unwrap();
+    let (line, _) = line.split_once("\n```").unwrap();
+    for (machine, name) in [(1, "a"), (2, "b"), (3, "c")] {
+        let own = line
+            .replace("--name a ", &format!("--name {name} "))
+            .replace("http://10.77.0.1:", &format!("http://10.77.0.{machine}:"))
+            .replace("-urls http://a.example.org", &format!("-urls http://{name}.example.org"));
+        assert_eq!(own == line, machine == 1, "{own}");
+        let mut command =
+            machines.program(machine, Path::new("bash"), &["-c", &format!("exec \"$ETCD\" {own}")]);
+        command.env("ETCD", etcd()).env("HOME", machines.path(machine, "home"));
+        machines.begin_as(machine, "etcd", command);
     }
+}
+
+fn page() -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/MACHINES.md")).unwrap()
 }
 
 fn shell(machines: &Machines, machine: usize, line: &str) -> Outcome {
@@ -52,8 +65,7 @@ fn pool_of_the_page(machines: &Machines) {
 
 /// The commands of the part of the page.
 fn lines_of_the_page() -> Vec<(usize, String)> {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/MACHINES.md");
-    let page = fs::read_to_string(page).unwrap();
+    let page = page();
     let (_, part) = page.split_once("\n## From one manager to three\n").unwrap();
     let part = part.split_once("\n## ").map_or(part, |(part, _)| part);
     let lines = part.lines().filter_map(|line| line.split_once("$ "));
@@ -73,7 +85,7 @@ fn copied(machines: &Machines, line: &str) -> String {
 #[test]
 fn the_page_from_one_manager_to_three_works_as_written_while_a_job_writes() {
     let lines = lines_of_the_page();
-    assert!((5..=8).contains(&lines.len()), "{lines:?}");
+    assert!((9..=12).contains(&lines.len()), "{lines:?}");
     let machines = Machines::start(4);
     run_etcd(&machines);
     pool_of_the_page(&machines);
@@ -93,8 +105,12 @@ fn the_page_from_one_manager_to_three_works_as_written_while_a_job_writes() {
             steps
         });
         let _end = SetAtEnd(&is_over);
+        let mut token = String::new();
         for (machine, line) in &lines {
-            shell(&machines, *machine, &copied(&machines, line));
+            let done = shell(&machines, *machine, &copied(&machines, line).replace("TOKEN", &token));
+            if line.starts_with("stdchk pool token") {
+                done.text().trim().clone_into(&mut token);
+            }
         }
         is_over.store(true, Ordering::Release);
         job.join().unwrap()
