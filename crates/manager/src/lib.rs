@@ -9,6 +9,7 @@ pub mod config;
 pub mod core;
 pub mod etcd;
 pub mod journal;
+mod listening;
 mod moved;
 mod owner;
 pub mod ranking;

@@ -1,6 +1,6 @@
 //! The shell: opens the data directory and the store, listens, and runs what happens by itself.
 //!
-//! A manager whose store is in etcd stands by until it leads, and listens only while it does ([`run`]).
+//! A manager whose store is in etcd stands by until it leads ([`run`]), and says to whoever greets it who does ([`waiting`]).
 //!
 //! Four things run beside the server: commits, a clock that makes the core look at leases, what follows from events for many chunks,
 //! collection among it, and rankings of benefactors.
@@ -34,6 +34,7 @@ use crate::config::Config;
 use crate::core::{Asker, Collected, Core, Cursor, NewMember, Now, Setting};
 use crate::etcd::{Candidacy, Etcd, EtcdStore, Leadership, Place};
 use crate::journal::{Journal, Sealer};
+use crate::listening::{listen, listen_again, refuse};
 use crate::moved::{self, moved_to};
 use crate::owner::{Ended, Job, Owner, wall_clock};
 use crate::ranking::Ranker;
@@ -185,6 +186,7 @@ pub struct Manager {
     authority: Option<Arc<Authority>>,
     /// Where the pool's managers serve.
     managers: Vec<String>,
+    leadership: Option<u64>,
     /// Kept while it serves, if nobody else keeps it.
     directory: Option<DataDir>,
 }
@@ -285,7 +287,7 @@ fn pool_in(store: &EtcdStore) -> Result<Option<PoolId>, StoreError> {
 }
 
 /// The pool of a manager's folder, if it is that of one.
-fn pool_of(directory: &DataDir) -> Result<Option<PoolId>, KeysError> {
+pub(crate) fn pool_of(directory: &DataDir) -> Result<Option<PoolId>, KeysError> {
     let authority = directory.path().join(AUTHORITY);
     match directory.pool() {
         // Copied there for a manager that is to stand by.
@@ -418,7 +420,10 @@ impl Manager {
         core.committed(store.sequence());
         let pool = core.pool();
         directory.claim(pool, None)?;
-        let listener = listen(&config.listen).await?;
+        let listener = match config.store {
+            Some(_) => listen_again(&config.listen).await?,
+            None => listen(&config.listen).await?,
+        };
         let folder = directory.path().join(AUTHORITY);
         let is_shared = config.store.is_some() && before.commit > 0;
         if is_shared && listener.is_on_network() && !folder.exists() {
@@ -437,10 +442,10 @@ impl Manager {
         journal.committed(Moment { start: core.start(), commit: store.sequence() }, &begun);
         let (term, commit) = (core.term(), store.sequence());
         tracing::info!(%pool, listens = addresses.join(", "), term, commit, "this manager serves");
-        let managers = core.managers().to_vec();
+        let (managers, leadership) = (core.managers().to_vec(), store.leadership());
         let owner = Owner::new(core, store, journal);
         let host = Host::new(Role::Manager, pool, keys.map(Arc::new));
-        Ok(Self { listener, addresses, host, owner, authority, managers, directory: None })
+        Ok(Self { listener, addresses, host, owner, authority, managers, leadership, directory: None })
     }
 
     /// Where it listens.
@@ -455,7 +460,7 @@ impl Manager {
 
     /// Serves until `stop` resolves or the store fails. What was answered is durable, so stopping needs no farewell.
     pub async fn serve(self, stop: impl Future<Output = ()>) -> Result<(), ManagerError> {
-        let Self { listener, host, owner, authority, managers, directory: _directory, .. } = self;
+        let Self { listener, host, owner, authority, managers, leadership, directory: _directory, .. } = self;
         let (mut ended, noting) = (None, authority.clone());
         let until = async {
             tokio::select! {
@@ -476,6 +481,7 @@ impl Manager {
             told: Mutex::default(),
             managers: Mutex::new(managers),
             told_managers: Mutex::default(),
+            leadership,
         });
         serve(listener, host, service, BufferPool::new(BODY_BYTES_MAX), until).await;
         // The directory is free for the next manager once this returns.
@@ -547,24 +553,6 @@ fn memory_bytes() -> u64 {
     container.map_or(machine, |bytes| bytes.min(machine))
 }
 
-pub(crate) async fn listen(addresses: &[String]) -> Result<Listener, ManagerError> {
-    let next = "another process may serve there: stop it, or listen elsewhere";
-    let mut all: Option<Listener> = None;
-    for address in addresses {
-        let listener = Listener::bind(address).await;
-        let listener = listener.map_err(|error| refuse(address, format_args!("{error}; {next}")))?;
-        all = Some(match all {
-            Some(others) => others.and(listener),
-            None => listener,
-        });
-    }
-    all.ok_or_else(|| refuse("nowhere", "give an address"))
-}
-
-fn refuse(address: &str, cause: impl std::fmt::Display) -> ManagerError {
-    ManagerError::Listen { address: address.to_owned(), cause: cause.to_string() }
-}
-
 async fn tick(owner: &Owner) {
     let mut interval = tokio::time::interval(TICK);
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -589,6 +577,7 @@ struct ManagerService {
     managers: Mutex<Vec<String>>,
     /// The benefactors that know that, since they registered.
     told_managers: Mutex<HashSet<BenefactorId>>,
+    leadership: Option<u64>,
 }
 
 /// Writers that wait for copies.
@@ -631,6 +620,10 @@ impl Service for ManagerService {
 
     fn managers(&self) -> Vec<String> {
         self.managers.lock().clone()
+    }
+
+    fn leadership(&self) -> Option<u64> {
+        self.leadership
     }
 
     fn era(&self) -> Option<Era> {

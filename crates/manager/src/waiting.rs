@@ -1,42 +1,69 @@
-//! A manager that waits for etcd: nobody leads, and callers are told why.
+//! What a manager that doesn't lead says to whoever greets it: who does, or why nobody can.
 //!
-//! A manager that stands by for another one doesn't listen. While it can't even stand by, or nobody leads and it can't either, it listens,
-//! and refuses all members of the pool with the reason, as a server that isn't there for now. So they try again, and elsewhere.
+//! It listens where it serves once it leads, lets nobody in, and answers nothing but the greeting. The budgets for strangers are those of the
+//! manager. Whoever leads binds the addresses anew, once this has let go of them ([`listen`](crate::listening)).
+//!
+//! | what is known | a member of the pool is told | a host that joins is told |
+//! |---|---|---|
+//! | not even to which pool this manager belongs | nothing: it doesn't listen | nothing |
+//! | etcd is of no use | that, with etcd's members, since when and why | the same |
+//! | who leads, or that nobody does | that, and where managers serve | that this one stands by |
+//! | nothing yet | that | the same |
+//!
+//! All but the third are refusals with `Unavailable`: callers try again, and elsewhere. A member that was shut out since this manager led last may
+//! hear who leads; that one doesn't let it in.
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use stdchk_model::limits::BODY_BYTES_MAX;
 use stdchk_model::message::Asked;
-use stdchk_model::message::handshake::{Join, Joined, Role};
+use stdchk_model::message::handshake::{Join, Joined, Role, StandingBy};
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest};
-use stdchk_model::{ErrorCode, Failure, User};
+use stdchk_model::{ErrorCode, Failure, PoolId, User};
 use stdchk_net::server::Host;
 use stdchk_net::{
-    Authority, Buffer, BufferPool, Bytes, Caller, DataDir, Keys, KeysError, Listener, Service, serve,
+    Authority, Buffer, BufferPool, Bytes, Caller, DataDir, Keys, KeysError, Listener, Readiness, Repeats,
+    Service, serve,
 };
 use tokio::sync::watch;
 
 use crate::config::Config;
 use crate::etcd::{Etcd, Trouble};
-use crate::server::{AUTHORITY, info, listen};
+use crate::listening::listen;
+use crate::server::{AUTHORITY, info, pool_of};
 
-/// Says to whoever asks, for ever, what is wrong with etcd, while something is.
+/// Pause before it is tried again to listen.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Says to whoever greets, for ever, that this manager doesn't lead.
 pub(crate) async fn tell_why(config: &Config, directory: &DataDir, etcd: &Etcd) -> Infallible {
-    let mut trouble = etcd.trouble();
+    let mut missed = Repeats::default();
     loop {
-        // The sender lives as long as `etcd`.
-        let _ = trouble.wait_for(Option::is_some).await;
-        let over = async { drop(etcd.trouble().wait_for(Option::is_none).await) };
-        match door(config, directory).await {
-            Ok(Some((listener, host))) => {
-                let waiting = Waiting { who: who(config), members: etcd.members(), trouble: etcd.trouble() };
-                serve(listener, host, Arc::new(waiting), BufferPool::new(BODY_BYTES_MAX), over).await;
+        // One that leads at once listens once.
+        let pool = pool_here(directory, etcd).await;
+        match door(config, directory, pool).await {
+            Ok((listener, host)) => {
+                let waiting = Waiting {
+                    who: who(config),
+                    members: etcd.members(),
+                    trouble: etcd.trouble(),
+                    standing: etcd.standing(),
+                };
+                // Ends with this.
+                let for_ever = std::future::pending();
+                serve(listener, host, Arc::new(waiting), BufferPool::new(BODY_BYTES_MAX), for_ever).await;
             }
-            Ok(None) => over.await,
             Err(error) => {
-                tracing::warn!(error, "nobody can be told that this manager waits for etcd");
-                over.await;
+                if let Some(row) = missed.failed(&error) {
+                    tracing::warn!(
+                        tries = row.times,
+                        error,
+                        "nobody can be told that this manager doesn't lead"
+                    );
+                }
+                tokio::time::sleep(PAUSE).await;
             }
         }
     }
@@ -47,15 +74,32 @@ fn who(config: &Config) -> String {
     format!("the manager of {}, process {},", own.host, own.pid)
 }
 
-/// Where members of the pool ask; none: the pool isn't known here yet.
-async fn door(config: &Config, directory: &DataDir) -> Result<Option<(Listener, Host)>, String> {
-    let Some(pool) = directory.pool() else { return Ok(None) };
+/// The pool that this manager belongs to, once there is something to tell.
+async fn pool_here(directory: &DataDir, etcd: &Etcd) -> PoolId {
+    let (mut trouble, mut standing) = (etcd.trouble(), etcd.standing());
+    loop {
+        let found = standing.borrow_and_update().as_ref().map(|standing| standing.pool);
+        let has_trouble = trouble.borrow_and_update().is_some();
+        let own = if has_trouble { pool_of(directory).ok().flatten() } else { None };
+        if let Some(pool) = own.or(found) {
+            return pool;
+        }
+        // The senders live as long as `etcd`.
+        let _ = tokio::select! {
+            changed = trouble.changed() => changed,
+            changed = standing.changed() => changed,
+        };
+    }
+}
+
+/// Where members of the pool ask.
+async fn door(config: &Config, directory: &DataDir, pool: PoolId) -> Result<(Listener, Host), String> {
     let listener = listen(&config.listen).await.map_err(|error| error.to_string())?;
     let keys = match listener.is_on_network() {
         true => Some(Arc::new(own_keys(directory).map_err(|error| error.to_string())?)),
         false => None,
     };
-    Ok(Some((listener, Host::new(Role::Manager, pool, keys))))
+    Ok((listener, Host::new(Role::Manager, pool, keys)))
 }
 
 fn own_keys(directory: &DataDir) -> Result<Keys, KeysError> {
@@ -65,22 +109,24 @@ fn own_keys(directory: &DataDir) -> Result<Keys, KeysError> {
     Ok(keys)
 }
 
-/// Refuses everybody, with the reason.
+/// Lets nobody in.
 struct Waiting {
     who: String,
     members: Vec<String>,
     trouble: watch::Receiver<Option<Trouble>>,
+    standing: watch::Receiver<Option<StandingBy>>,
 }
 
 impl Waiting {
+    /// What is told to whom nothing else is.
     fn refusal(&self) -> Failure {
-        let told = match &*self.trouble.borrow() {
+        let message = match &*self.trouble.borrow() {
             Some(Trouble { since, cause }) => {
-                format!(", for {} s so far: {cause}", since.elapsed().as_secs())
+                let (members, seconds) = (self.members.join(", "), since.elapsed().as_secs());
+                format!("{} waits for etcd at {members}, for {seconds} s so far: {cause}", self.who)
             }
-            None => String::new(),
+            None => format!("{} doesn't lead, and has yet to ask etcd who does", self.who),
         };
-        let message = format!("{} waits for etcd at {}{told}", self.who, self.members.join(", "));
         Failure::new(ErrorCode::Unavailable, message)
     }
 }
@@ -89,8 +135,12 @@ impl Service for Waiting {
     type Request = Asked<ManagerRequest, User>;
     type Reply = ManagerReply;
 
-    fn is_open(&self) -> Result<(), Failure> {
-        Err(self.refusal())
+    fn readiness(&self) -> Readiness {
+        let has_trouble = self.trouble.borrow().is_some();
+        match self.standing.borrow().clone() {
+            Some(standing) if !has_trouble => Readiness::StandsBy(standing),
+            _ => Readiness::Refuses(self.refusal()),
+        }
     }
 
     async fn handle(&self, _: Caller, _: Self::Request, _: Buffer) -> Result<(ManagerReply, Bytes), Failure> {
@@ -98,6 +148,13 @@ impl Service for Waiting {
     }
 
     async fn join(&self, _: Join, _: [u8; 32], _: &str) -> Result<Joined, Failure> {
-        Err(self.refusal())
+        match self.readiness() {
+            // A stranger is told no addresses.
+            Readiness::StandsBy(_) => {
+                let message = format!("{} stands by: hosts join at the one that leads", self.who);
+                Err(Failure::new(ErrorCode::Unavailable, message))
+            }
+            _ => Err(self.refusal()),
+        }
     }
 }

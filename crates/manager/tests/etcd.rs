@@ -10,7 +10,10 @@ use conformance::{Records, all, all_of, conforms};
 use rustix::process::Signal;
 use stdchk_manager::etcd::{Candidacy, Etcd, EtcdStore, Leadership};
 use stdchk_manager::store::{Batch, Store, StoreError, Table};
-use stdchk_model::message::manager::ManagerInfo;
+use stdchk_model::limits::{MANAGER_ADDRESS_BYTES_MAX, MANAGERS_MAX};
+use stdchk_model::message::handshake::StandingBy;
+use stdchk_model::message::manager::{Era, ManagerInfo};
+use stdchk_model::{MomentKey, PoolId, cbor};
 use stdchk_tests::{EtcdGate, EtcdServer, wait_until};
 use tokio::runtime::{Builder, Runtime};
 
@@ -96,6 +99,45 @@ fn one_leads_at_a_time_and_the_next_one_at_once_when_it_resigns() {
         let led = second.elected().await.unwrap();
         assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
         assert!(led.holds());
+    });
+}
+
+/// The record of a pool, as `docs/FORMAT.md` has it.
+fn pool_record(managers: &[String], era: Era) -> Vec<u8> {
+    let key = MomentKey([7; 32]);
+    let record = (5_u16, PoolId([1; 16]), 4098_u64, 3_u64, 4_u64, 6_u64, key, managers.to_vec(), vec![era]);
+    cbor::encode(&record)
+}
+
+#[test]
+fn one_that_stands_by_knows_who_leads_and_where_managers_serve_also_from_a_record_in_pieces() {
+    let server = EtcdServer::start();
+    let first = lead(&server.place(), "first");
+    let mut store = EtcdStore::open(first.clone()).unwrap();
+    let etcd = Etcd::new(&server.place().parse().unwrap(), None).unwrap();
+    let looks = async {
+        let mut standing = etcd.standing();
+        // The record lies in one piece, then in several, then in one again.
+        for (number, managers, bytes) in
+            [(1, 1, 10), (2, MANAGERS_MAX, MANAGER_ADDRESS_BYTES_MAX), (3, 2, 10)]
+        {
+            let (managers, era) = (vec!["a".repeat(bytes); managers], Era { number, id: 9 });
+            let mut batch = Batch::default();
+            batch.put(Table::Pool, b"pool", pool_record(&managers, era));
+            store.commit(&batch).unwrap();
+            let is_news = |seen: &Option<StandingBy>| seen.as_ref().is_some_and(|seen| seen.era == era);
+            let seen = standing.wait_for(is_news).await.unwrap().clone().unwrap();
+            assert!(seen.managers == managers && seen.pool == PoolId([1; 16]));
+            let leader = seen.leader.unwrap();
+            assert_eq!((leader.addresses, leader.leadership), (vec!["first".to_owned()], first.number()));
+        }
+    };
+    runtime().block_on(async {
+        let second = Arc::new(Candidacy::begin(&etcd, info("second")).await);
+        tokio::select! {
+            led = second.elected() => panic!("the first one leads, and {:?}", led.map(|led| led.number())),
+            () = looks => {}
+        }
     });
 }
 

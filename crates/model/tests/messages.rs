@@ -15,7 +15,8 @@ use stdchk_model::message::benefactor::{
     Goes, Make, NewBlock, Notice, OwnerWish, Seen, SourceBlock, StorageState, Unreached,
 };
 use stdchk_model::message::handshake::{
-    Grant, Hello, Join, JoinKey, Joined, MemberId, PROTOCOL, Role, TokenId, Welcome,
+    Grant, Greeted, Hello, Join, JoinKey, Joined, Leader, MemberId, PROTOCOL, Role, StandingBy, TokenId,
+    Welcome,
 };
 use stdchk_model::message::manager::{
     Alone, Attr, BenefactorInfo, BenefactorSecret, BenefactorState, BrokenEncodings, Change, CheckpointSet,
@@ -757,6 +758,16 @@ fn kinds<T: Encode<()>>(messages: &[T]) -> BTreeSet<u8> {
     messages.iter().map(kind).collect()
 }
 
+fn greeted(pool: PoolId) -> [Greeted; 3] {
+    let managers = vec!["a.example.org:7400".to_owned()];
+    let leader = Leader { addresses: managers.clone(), leadership: 12 };
+    let (role, era) = (Role::Manager, Some(TERM.era));
+    let welcome = Welcome { role, pool, managers: managers.clone(), era, leadership: Some(12) };
+    let standing = StandingBy { pool, leader: Some(leader), managers, era: TERM.era };
+    let nobody = StandingBy { leader: None, managers: Vec::new(), ..standing.clone() };
+    [Greeted::Welcome(welcome), Greeted::StandsBy(standing), Greeted::StandsBy(nobody)]
+}
+
 #[test]
 fn messages_are_byte_for_byte_as_documented() {
     let (role, pool) = (Role::Client, PoolId([1; 16]));
@@ -766,15 +777,7 @@ fn messages_are_byte_for_byte_as_documented() {
     let join = Join::new(grant, vec![6; 3], "lab-7".to_owned(), &JoinKey::of(&[0xaa; 16]), &[0xc0; 32]);
     let text = [
         vectors("Hello", &[hello.clone(), Hello { pool: Some(pool), maker: Maker([0x3a; 8]), ..hello }]),
-        vectors(
-            "Welcome",
-            &[Welcome {
-                role: Role::Manager,
-                pool,
-                managers: vec!["a.example.org:7400".to_owned()],
-                era: Some(TERM.era),
-            }],
-        ),
+        vectors("Greeted", &greeted(pool)),
         vectors("Join", &[join]),
         vectors("Joined", &[Joined { certificate: vec![7; 3] }]),
         vectors(

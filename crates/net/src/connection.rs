@@ -31,7 +31,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use minicbor::{Decode, Encode};
 use parking_lot::Mutex;
-use stdchk_model::message::handshake::{Hello, PROTOCOL, Role, Welcome};
+use stdchk_model::message::handshake::{Greeted, Hello, Leader, PROTOCOL, Role, StandingBy, Welcome};
 use stdchk_model::message::manager::Era;
 use stdchk_model::{ErrorCode, Failure, Maker, PoolId, cbor};
 use tokio::io::{AsyncWriteExt, BufReader};
@@ -106,6 +106,14 @@ pub enum CallError {
         /// The cause.
         cause: String,
     },
+    /// A manager that stands by lets nobody in.
+    #[error("the manager at {address} stands by, and {}", told_of(standing.leader.as_ref()))]
+    StandsBy {
+        /// The server.
+        address: String,
+        /// What it says of the one that leads.
+        standing: Box<StandingBy>,
+    },
     /// No manager leads at any of several addresses.
     #[error("none of the managers leads: {causes}")]
     NoManager {
@@ -152,6 +160,14 @@ impl CallError {
             Self::Malformed { .. } => Failure::new(ErrorCode::Malformed, self.to_string()),
             _ => Failure::new(ErrorCode::Unavailable, self.to_string()),
         }
+    }
+}
+
+/// What a manager that stands by says of who leads.
+fn told_of(leader: Option<&Leader>) -> String {
+    match leader {
+        Some(leader) => format!("the one at {} leads", leader.addresses.join(" or ")),
+        None => "none leads for now".to_owned(),
     }
 }
 
@@ -263,6 +279,7 @@ pub struct Connection {
     pool: PoolId,
     managers: Vec<String>,
     era: Option<Era>,
+    leadership: Option<u64>,
     /// The address of this machine on the way there.
     here: Option<IpAddr>,
     /// Calls whose requests wait for the socket; those that were given up meanwhile are passed over.
@@ -296,7 +313,12 @@ impl Connection {
             }
             Err(error) => connect(error.to_string()),
         })?;
-        let Opened { reader, writer, pool, managers, era, here, socket } = opened;
+        let Opened { reader, writer, pool, managers, era, leadership, here, socket } = match opened {
+            Greeting::LetIn(opened) => *opened,
+            Greeting::StandsBy(standing) => {
+                return Err(CallError::StandsBy { address: address.to_owned(), standing });
+            }
+        };
         let (outgoing, queue) = mpsc::unbounded_channel();
         let pending: Pending = Arc::new(Mutex::new(Some(HashMap::new())));
         let (received, sent) = (reader.moved_in_all(), writer.moved_in_all());
@@ -338,6 +360,7 @@ impl Connection {
             pool,
             managers,
             era,
+            leadership,
             here,
             outgoing,
             writer,
@@ -370,6 +393,11 @@ impl Connection {
     /// That of the pool's state that the manager has that greeted.
     pub fn era(&self) -> Option<Era> {
         self.era
+    }
+
+    /// Which time of leading the manager's is that greeted; `None`: nobody stands by for it.
+    pub fn leadership(&self) -> Option<u64> {
+        self.leadership
     }
 
     /// The address of this machine on the way there; `None`: it doesn't lead over the network.
@@ -618,6 +646,7 @@ impl Watch {
                 return false;
             }
             match greeted {
+                // One that stands by by now has ended all that it had.
                 Ok(Ok(_)) => return true,
                 // A server that refuses at once is not asked at once again.
                 Ok(Err(_)) => pause = (2 * pause).min(RACE_PAUSE_MAX),
@@ -641,6 +670,12 @@ impl Drop for Forget<'_> {
     }
 }
 
+/// What a server has answered to the greeting.
+enum Greeting {
+    LetIn(Box<Opened>),
+    StandsBy(Box<StandingBy>),
+}
+
 /// A connection on which both sides have greeted.
 struct Opened {
     reader: Patient<BufReader<Incoming>>,
@@ -648,12 +683,13 @@ struct Opened {
     pool: PoolId,
     managers: Vec<String>,
     era: Option<Era>,
+    leadership: Option<u64>,
     here: Option<IpAddr>,
     socket: Option<OwnedFd>,
 }
 
 /// Connects and greets. A refusal is an error with a [`Failure`] within.
-async fn greet(server: Role, address: &str, identity: &Identity) -> io::Result<Opened> {
+async fn greet(server: Role, address: &str, identity: &Identity) -> io::Result<Greeting> {
     let Connected { stream: (reader, writer), peer, here, socket } =
         connect(address, identity.keys.as_deref()).await?;
     let (mut reader, mut writer) =
@@ -661,13 +697,17 @@ async fn greet(server: Role, address: &str, identity: &Identity) -> io::Result<O
     let hello =
         Hello { protocol: PROTOCOL, role: identity.role, pool: identity.pool, maker: identity.maker() };
     let answer = say(&mut reader, &mut writer, &hello).await;
-    let Welcome { role, pool, managers, era } = answer.map_err(|error| match (&peer, error.kind()) {
+    let greeted: Greeted = answer.map_err(|error| match (&peer, error.kind()) {
         (
             Peer::Own,
             io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof,
         ) => turned_away(),
         _ => error,
     })?;
+    let (role, pool) = match &greeted {
+        Greeted::Welcome(welcome) => (welcome.role, welcome.pool),
+        Greeted::StandsBy(standing) => (Role::Manager, standing.pool),
+    };
     let is_shown = match &peer {
         Peer::Own => true,
         // It has shown a certificate of the pool whose keys are used here.
@@ -682,7 +722,13 @@ async fn greet(server: Role, address: &str, identity: &Identity) -> io::Result<O
             format!("no {} of this pool answers there: another one has taken its address", server.name());
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
     }
-    Ok(Opened { reader, writer, pool, managers, era, here, socket })
+    Ok(match greeted {
+        Greeted::Welcome(Welcome { managers, era, leadership, .. }) => {
+            let opened = Opened { reader, writer, pool, managers, era, leadership, here, socket };
+            Greeting::LetIn(Box::new(opened))
+        }
+        Greeted::StandsBy(standing) => Greeting::StandsBy(Box::new(standing)),
+    })
 }
 
 /// Says what a connection begins with and reads the answer to it.
@@ -693,7 +739,8 @@ pub(crate) async fn say<Q: Encode<()>, R: for<'b> Decode<'b, ()>>(
 ) -> io::Result<R> {
     let bytes = frame::encode(&Head { kind: Kind::Request, id: 0 }, &cbor::encode(said), 0)?;
     write_frame(writer, &bytes, &Bytes::new()).await?;
-    let (head, body) = frame::read_greeting(reader).await?.ok_or(io::ErrorKind::UnexpectedEof)?;
+    let answer = frame::read_greeting(reader, frame::GREETED_BYTES_MAX).await?;
+    let (head, body) = answer.ok_or(io::ErrorKind::UnexpectedEof)?;
     let garbled =
         |error: minicbor::decode::Error| io::Error::new(io::ErrorKind::InvalidData, error.to_string());
     match head.kind {

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use bytes::Buf;
 use stdchk_model::exact::{first, narrow, part_mut};
-use stdchk_model::limits::{BLOCK_BYTES_MAX, BODY_BYTES_MAX};
+use stdchk_model::limits::{BLOCK_BYTES_MAX, BODY_BYTES_MAX, MANAGER_ADDRESS_BYTES_MAX, MANAGERS_MAX};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 use crate::buffer::{Buffer, BufferPool};
@@ -28,9 +28,12 @@ use crate::patience::{PATIENCE, Patient};
 const MAGIC: [u8; 4] = *b"SCK1";
 /// Length of a frame's head, bytes.
 pub const HEAD_BYTES: usize = 32;
-/// Longest body of a greeting, bytes, and of its answer: identities take less than a hundred, a refusal is a sentence.
-/// What a stranger can make a server keep is this much, and no buffer for a payload.
+/// Longest body of a greeting, bytes: identities take less than a hundred. What a stranger can make a server keep is this much, and no buffer for a
+/// payload.
 pub const GREETING_BYTES_MAX: usize = 1024;
+/// Longest body of its answer, bytes: a manager names where it leads, and where all of them serve, in as many addresses as a pool may have.
+pub const GREETED_BYTES_MAX: usize = 16 << 10;
+const _: () = assert!(2 * MANAGERS_MAX * (MANAGER_ADDRESS_BYTES_MAX + 8) < GREETED_BYTES_MAX);
 
 /// What a frame is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -117,11 +120,12 @@ pub async fn read_one(
     read(&mut Patient::new(stream, PATIENCE), pool).await
 }
 
-/// Reads a greeting or its answer: a small frame without a payload, from a peer that is not known yet.
+/// Reads a greeting or its answer: a frame with a body of at most so many bytes and no payload, from a peer that is not known yet.
 pub(crate) async fn read_greeting(
     stream: &mut Patient<impl AsyncRead + Unpin>,
+    body_bytes_max: usize,
 ) -> io::Result<Option<(Head, Vec<u8>)>> {
-    let Some((parsed, raw)) = read_head(stream, GREETING_BYTES_MAX, 0).await? else { return Ok(None) };
+    let Some((parsed, raw)) = read_head(stream, body_bytes_max, 0).await? else { return Ok(None) };
     let body = read_body(stream, &parsed, &raw).await?;
     stream.finish();
     Ok(Some((parsed.head, body)))

@@ -1,6 +1,6 @@
-//! The addresses at which a pool's managers serve: one leads and listens, the others stand by and don't.
+//! The addresses at which a pool's managers serve: one leads, and the others stand by and say who does.
 //!
-//! So all addresses are tried at once, and the first manager that greets back is the one. A manager that is stopped, or whose host is
+//! All addresses are tried at once, and the first manager that lets the caller in is the one ([`Search`]). A manager that is stopped, or whose host is
 //! gone, keeps nobody from the one that leads now.
 //!
 //! Where managers serve, the pool's operator tells a manager (`stdchk pool set-managers`), and managers tell all members: with each
@@ -14,13 +14,11 @@
 //! |---|---|---|---|---|
 //! | when it greets | taken, and known from now on | taken, and known from now on | taken | refused; with `or_older` taken if no other one greets, and left as soon as one does |
 
-use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use stdchk_model::Failure;
 use stdchk_model::limits::{MANAGER_ADDRESS_BYTES_MAX, MANAGERS_MAX};
 use stdchk_model::message::handshake::Role;
 use stdchk_model::message::manager::Era;
@@ -31,6 +29,7 @@ use crate::buffer::BufferPool;
 use crate::connection::{CallError, Connection, Identity};
 use crate::keys::Keys;
 use crate::own;
+use crate::search::Search;
 use crate::transport::socket_of;
 
 /// Where addresses of managers are kept that were learned, in the folder of the keys.
@@ -40,7 +39,7 @@ const FORMER_MAX: usize = 64;
 /// Silence of a manager after which another one is looked for.
 const SILENT: Duration = Duration::from_secs(2);
 /// Pause before that is done again, if there is none.
-const LOOK: Duration = Duration::from_millis(500);
+pub(crate) const LOOK: Duration = Duration::from_millis(500);
 
 /// Where the managers of a pool serve: one address or several. Clones learn together.
 #[derive(Clone, Debug)]
@@ -48,6 +47,8 @@ pub struct Managers {
     shared: Arc<Shared>,
     /// A manager with an older state is better than none.
     takes_older: bool,
+    /// Where managers point that stand by is tried as well.
+    follows: bool,
 }
 
 #[derive(Debug)]
@@ -163,7 +164,7 @@ impl Managers {
         let now = learned.as_ref().map_or_else(|| given.clone(), |learned| learned.in_place_of(&given));
         let newest = Mutex::new(learned.and_then(|learned| learned.newest));
         let shared = Arc::new(Shared { given, now: Mutex::new(now), newest, keys });
-        Self { shared, takes_older: false }
+        Self { shared, takes_older: false, follows: true }
     }
 
     /// Takes a manager with an older state of the pool if no other one greets: for who has to tell it so, or to decide that it is to go on.
@@ -171,6 +172,23 @@ impl Managers {
     pub fn or_older(mut self) -> Self {
         self.takes_older = true;
         self
+    }
+
+    /// Goes nowhere else: for who asks whether one of these addresses leads.
+    #[must_use]
+    pub fn as_given(mut self) -> Self {
+        self.follows = false;
+        self
+    }
+
+    /// Whether a manager with an older state is better than none.
+    pub(crate) fn takes_older(&self) -> bool {
+        self.takes_older
+    }
+
+    /// Whether it is gone where managers point that stand by.
+    pub(crate) fn follows(&self) -> bool {
+        self.follows
     }
 
     /// Takes in an era of which this process knows from before.
@@ -183,8 +201,12 @@ impl Managers {
 
     /// Why a manager that has greeted is not the pool's, though it has its keys; `None`: it is, for all that is known.
     pub fn objection(&self, connection: &Connection) -> Option<String> {
-        let (newest, era) = (self.shared.newest.lock(), connection.era()?);
-        newest.as_ref()?.objection(connection.address(), era)
+        self.objection_to(connection.address(), connection.era()?)
+    }
+
+    /// Why the manager at `address`, which has the state of this era or stands by for it, is not the pool's.
+    pub(crate) fn objection_to(&self, address: &str, era: Era) -> Option<String> {
+        self.shared.newest.lock().as_ref()?.objection(address, era)
     }
 
     /// The managers that have the pool's keys and are refused, as [`Self::objection`] says it.
@@ -203,7 +225,7 @@ impl Managers {
     }
 
     /// Takes in what a manager said when it greeted, or says why it is refused.
-    fn take(&self, connection: Connection) -> Result<Connection, Box<(Connection, String)>> {
+    pub(crate) fn take(&self, connection: Connection) -> Result<Connection, Box<(Connection, String)>> {
         if let Some(objection) = self.objection(&connection) {
             return Err(Box::new((connection, objection)));
         }
@@ -293,17 +315,8 @@ impl Managers {
         identity: &Identity,
         buffers: &Arc<BufferPool>,
     ) -> Result<Connection, CallError> {
-        let addresses = self.addresses();
-        match addresses.as_slice() {
-            [only] => match self.take(Connection::open(Role::Manager, only, identity, buffers).await?) {
-                Ok(connection) => Ok(connection),
-                Err(refused) => match *refused {
-                    (older, _) if self.takes_older => Ok(older),
-                    (older, cause) => Err(CallError::Connect { address: older.address().to_owned(), cause }),
-                },
-            },
-            _ => self.first_of(addresses, identity, buffers, self.takes_older).await,
-        }
+        // In a box, since all that asks a manager holds this within itself.
+        Box::pin(Search::new(self, (identity, buffers), None).first_of(self.addresses())).await
     }
 
     /// Connects to another one than that of `connection`, once that has said nothing for a while; `heard` tells when it did last. Never
@@ -329,88 +342,19 @@ impl Managers {
                 tokio::time::sleep(SILENT.saturating_sub(silent)).await;
                 continue;
             }
-            match self.first_of(others, identity, buffers, false).await {
+            let search = Search::new(self, (identity, buffers), Some(connection));
+            match Box::pin(search.first_of(others)).await {
                 Ok(other) => return other,
                 Err(error) => tracing::debug!(%error, "no other manager leads"),
             }
             tokio::time::sleep(LOOK).await;
         }
     }
-
-    /// The first that greets and isn't refused. One whose host is gone keeps its try waiting for seconds: meanwhile those that can't be reached are tried again, since
-    /// one may lead by then.
-    async fn first_of(
-        &self,
-        addresses: Vec<String>,
-        identity: &Identity,
-        buffers: &Arc<BufferPool>,
-        takes_older: bool,
-    ) -> Result<Connection, CallError> {
-        let open = |address: String, pause: Duration| {
-            let (identity, buffers) = (identity.clone(), Arc::clone(buffers));
-            async move {
-                tokio::time::sleep(pause).await;
-                let opened = Connection::open(Role::Manager, &address, &identity, &buffers).await;
-                (address, pause.is_zero(), opened)
-            }
-        };
-        let (mut tries, mut first_tries) = (JoinSet::new(), addresses.len());
-        for address in addresses {
-            tries.spawn(open(address, Duration::ZERO));
-        }
-        let (mut refused, mut unreachable): (Option<Failure>, BTreeMap<String, CallError>) =
-            (None, BTreeMap::new());
-        let mut older = None;
-        while let Some(tried) = tries.join_next().await {
-            let (address, is_first, opened) = match tried {
-                Ok(tried) => tried,
-                Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
-            };
-            first_tries -= usize::from(is_first);
-            match opened {
-                Ok(connection) => match self.take(connection) {
-                    Ok(connection) => return Ok(connection),
-                    Err(refused) => {
-                        let (connection, cause) = *refused;
-                        older = Some(connection);
-                        unreachable.insert(address.clone(), CallError::Connect { address, cause });
-                    }
-                },
-                Err(CallError::Refused(failure)) => refused = Some(failure),
-                Err(error) => {
-                    unreachable.insert(address.clone(), error);
-                    if first_tries > 0 {
-                        tries.spawn(open(address, LOOK));
-                    }
-                }
-            }
-            if first_tries == 0 {
-                break;
-            }
-        }
-        if let Some(older) = older.filter(|_| takes_older) {
-            return Ok(older);
-        }
-        Err(match refused {
-            Some(failure) => failure.into(),
-            None => none_of(unreachable.into_values().collect()),
-        })
-    }
 }
 
 impl std::fmt::Display for Managers {
     fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         to.write_str(&self.addresses().join(","))
-    }
-}
-
-/// Why none of several managers is there. If all of those that serve are strangers, it is not for want of a leader.
-fn none_of(errors: Vec<CallError>) -> CallError {
-    let are_strangers = errors.iter().all(|error| matches!(error, CallError::Stranger { .. }));
-    let causes = errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-    match errors.into_iter().next() {
-        Some(stranger) if are_strangers => stranger,
-        _ => CallError::NoManager { causes },
     }
 }
 

@@ -15,7 +15,9 @@ use parking_lot::Mutex;
 use rustix::process::{Resource, getrlimit};
 use stdchk_model::exact::to_usize;
 use stdchk_model::limits::REQUESTS_IN_FLIGHT_MAX;
-use stdchk_model::message::handshake::{Hello, Join, Joined, MemberId, PROTOCOL, Role, Welcome};
+use stdchk_model::message::handshake::{
+    Greeted, Hello, Join, Joined, MemberId, PROTOCOL, Role, StandingBy, Welcome,
+};
 use stdchk_model::message::manager::Era;
 use stdchk_model::{ErrorCode, Failure, Maker, PoolId, User, cbor};
 use tokio::io::BufReader;
@@ -159,6 +161,17 @@ impl Caller {
     }
 }
 
+/// Whether a server lets members of its pool in.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Readiness {
+    /// It does.
+    Serves,
+    /// It is a manager that stands by for another one.
+    StandsBy(StandingBy),
+    /// It doesn't; one with [`ErrorCode::Unavailable`] has them try again, or elsewhere.
+    Refuses(Failure),
+}
+
 /// What a server does with requests.
 pub trait Service: Send + Sync + 'static {
     /// What it is asked.
@@ -179,16 +192,18 @@ pub trait Service: Send + Sync + 'static {
         let _ = caller;
     }
 
-    /// Whether members of the pool are let in now; a refusal with [`ErrorCode::Unavailable`] has them try again, or elsewhere.
-    ///
-    /// # Errors
-    /// They aren't; why.
-    fn is_open(&self) -> Result<(), Failure> {
-        Ok(())
+    /// Whether members of the pool are let in now.
+    fn readiness(&self) -> Readiness {
+        Readiness::Serves
     }
 
     /// Of a manager: that of the state that it has.
     fn era(&self) -> Option<Era> {
+        None
+    }
+
+    /// Of a manager that others stand by for: which time of leading it is.
+    fn leadership(&self) -> Option<u64> {
         None
     }
 
@@ -373,7 +388,9 @@ async fn greet<S: Service>(
     reader: &mut Patient<Incoming>,
     writer: &mut Patient<Outgoing>,
 ) -> io::Result<Option<(Caller, Place)>> {
-    let Some((head, body)) = frame::read_greeting(reader).await? else { return Ok(None) };
+    let Some((head, body)) = frame::read_greeting(reader, frame::GREETING_BYTES_MAX).await? else {
+        return Ok(None);
+    };
     if let Peer::Stranger(channel) = peer {
         let joined = match understood::<Join>(&body, |join| join.protocol) {
             Ok(join) => service.join(join, *channel, &door.from).await,
@@ -385,13 +402,13 @@ async fn greet<S: Service>(
     let hello = understood::<Hello>(&body, |hello| hello.protocol);
     let welcomed = hello.and_then(|hello| door.welcome(&hello, peer));
     // Nobody else is told more.
-    let welcomed = welcomed.and_then(|welcomed| service.is_open().map(|()| welcomed));
-    let (answer, let_in) = match welcomed {
-        Ok((welcome, caller, place)) => (
-            Ok(Welcome { managers: service.managers(), era: service.era(), ..welcome }),
-            Some((caller, place)),
-        ),
-        Err(failure) => {
+    let (answer, let_in) = match welcomed.map(|welcomed| (welcomed, service.readiness())) {
+        Ok(((welcome, caller, place), Readiness::Serves)) => {
+            let (managers, era, leadership) = (service.managers(), service.era(), service.leadership());
+            (Ok(Greeted::Welcome(Welcome { managers, era, leadership, ..welcome })), Some((caller, place)))
+        }
+        Ok((_, Readiness::StandsBy(standing))) => (Ok(Greeted::StandsBy(standing)), None),
+        Ok((_, Readiness::Refuses(failure))) | Err(failure) => {
             if failure.code != ErrorCode::Unavailable {
                 door.turned_away.note(&door.from, &failure);
             }
@@ -459,7 +476,8 @@ impl Door {
             return Err(busy("too many others have called meanwhile"));
         }
         let connection = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
-        Ok((Welcome { role, pool, managers: Vec::new(), era: None }, Caller { connection, ..caller }, place))
+        let welcome = Welcome { role, pool, managers: Vec::new(), era: None, leadership: None };
+        Ok((welcome, Caller { connection, ..caller }, place))
     }
 }
 

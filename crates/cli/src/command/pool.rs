@@ -316,7 +316,7 @@ async fn list_members(members: &Members, context: &Context) -> Outcome {
 async fn set_managers(set: &SetManagers, context: &Context) -> Outcome {
     let addresses = &set.addresses;
     check_managers("the managers' addresses", addresses)?;
-    let managers = Managers::new(addresses);
+    let managers = Managers::new(addresses).as_given();
     let all = managers.addresses();
     if let Some(socket) = all.iter().find(|address| socket_of(address).is_some()) {
         let next = "give addresses of the network, HOST:PORT";

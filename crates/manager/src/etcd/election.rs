@@ -20,11 +20,12 @@ use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 use stdchk_model::cbor;
+use stdchk_model::message::handshake::Leader;
 use stdchk_model::message::manager::{Alone, EtcdInfo, EtcdMember, EtcdTrouble, ManagerInfo};
 use stdchk_net::{Repeats, Retry};
 
 use super::gateway::{self, AskError, behind, bytes, list, number, range, text};
-use super::{Etcd, Login, Place, Running, Trouble};
+use super::{Etcd, Login, Place, Running, Trouble, standing};
 use crate::store::StoreError;
 
 /// A lease holds for so long without being renewed, seconds: a manager that is killed is followed within ten.
@@ -172,6 +173,14 @@ fn ms_since(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
+/// What came of an attempt to lead.
+enum Attempt {
+    /// This manager leads, with this number of the key `leader`.
+    Leads(u64),
+    /// Another one does, or did a moment ago.
+    StandsBy(Option<Leader>),
+}
+
 /// A candidate that leads.
 #[derive(Clone)]
 pub struct Leadership {
@@ -236,7 +245,8 @@ impl Candidacy {
             let tried = self.try_to_lead().await;
             self.etcd.note(&tried);
             match tried {
-                Ok(Some(fence)) => {
+                Ok(Attempt::Leads(fence)) => {
+                    self.etcd.0.standing.send_replace(None);
                     // With its lease the key of the one that led before is gone: it stands by no more.
                     match self.etcd.look().await {
                         Ok(found) => self.seen.lock().see(&self.own, found),
@@ -244,7 +254,10 @@ impl Candidacy {
                     }
                     return Some(Leadership { candidacy: Arc::clone(self), fence });
                 }
-                Ok(None) => {}
+                Ok(Attempt::StandsBy(leader)) => match standing::read(&self.etcd, leader).await {
+                    Ok(standing) => drop(self.etcd.0.standing.send_replace(standing)),
+                    Err(error) => tell(&mut missed, &error, "where managers serve isn't known"),
+                },
                 Err(error) => tell(&mut missed, &error, "who leads isn't known"),
             }
             tokio::time::sleep(LOOK).await;
@@ -252,13 +265,16 @@ impl Candidacy {
         None
     }
 
-    async fn try_to_lead(&self) -> Result<Option<u64>, AskError> {
+    async fn try_to_lead(&self) -> Result<Attempt, AskError> {
         let key = self.etcd.key("leader");
         let leader = ask(&self.etcd, "kv/range", json!({"key": text(&key)})).await?;
         if let [leader] = list(&leader, "kvs") {
             // The answer to an earlier attempt may have been lost.
-            let own = number(leader, "lease")? == self.lease;
-            return Ok(if own { Some(number(leader, "create_revision")?) } else { None });
+            let (own, number) = (number(leader, "lease")? == self.lease, number(leader, "create_revision")?);
+            return Ok(match own {
+                true => Attempt::Leads(number),
+                false => Attempt::StandsBy(Some(standing::leader(said_by(leader)?, number))),
+            });
         }
         let value = text(&cbor::encode(&self.own));
         let attempt = json!({
@@ -267,8 +283,10 @@ impl Candidacy {
         });
         let answer = ask(&self.etcd, "kv/txn", attempt).await?;
         match answer.get("succeeded").and_then(Value::as_bool) {
-            Some(true) => Ok(Some(number(answer.get("header").unwrap_or(&Value::Null), "revision")?)),
-            _ => Ok(None),
+            Some(true) => {
+                Ok(Attempt::Leads(number(answer.get("header").unwrap_or(&Value::Null), "revision")?))
+            }
+            _ => Ok(Attempt::StandsBy(None)),
         }
     }
 
@@ -286,6 +304,11 @@ impl Leadership {
     /// Whether this manager leads, for all that it knows.
     pub fn holds(&self) -> bool {
         self.candidacy.holds()
+    }
+
+    /// Which time of leading it is, of all that etcd has seen.
+    pub fn number(&self) -> u64 {
+        self.fence
     }
 
     /// The managers that lead or stand by.
@@ -355,7 +378,7 @@ impl Leadership {
     }
 }
 
-async fn ask(etcd: &Etcd, call: &'static str, question: Value) -> Result<Value, AskError> {
+pub(super) async fn ask(etcd: &Etcd, call: &'static str, question: Value) -> Result<Value, AskError> {
     let asker = etcd.clone();
     etcd.run(async move { asker.gateway().ask(call, &question, ANSWER).await }).await
 }
@@ -441,10 +464,12 @@ async fn look(etcd: &Etcd) -> Result<Vec<ManagerInfo>, AskError> {
     let from = etcd.key("managers/");
     let found =
         etcd.gateway().ask("kv/range", &range(&from, &behind(&from), MANAGERS_MAX, 0), ANSWER).await?;
-    let manager = |kv| -> Result<_, gateway::AskError> {
-        cbor::decode(&bytes(kv, "value")?).map_err(|error| AskError::Refused(error.to_string()))
-    };
-    list(&found, "kvs").iter().map(manager).collect()
+    list(&found, "kvs").iter().map(said_by).collect()
+}
+
+/// What a manager has written of itself under a key.
+fn said_by(found: &Value) -> Result<ManagerInfo, AskError> {
+    cbor::decode(&bytes(found, "value")?).map_err(|error| AskError::Refused(error.to_string()))
 }
 
 #[cfg(test)]

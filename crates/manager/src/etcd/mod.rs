@@ -7,6 +7,7 @@
 mod election;
 mod gateway;
 mod place;
+mod standing;
 mod store;
 
 use std::future::Future;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Instant;
 
+use stdchk_model::message::handshake::StandingBy;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
@@ -35,6 +37,8 @@ struct Inner {
     runtime: Handle,
     /// The trouble that keeps this manager from leading or standing by.
     trouble: watch::Sender<Option<Trouble>>,
+    /// What is known of the one that leads while this manager stands by; `None`: nothing yet, or there is no pool.
+    standing: watch::Sender<Option<StandingBy>>,
     /// The thread ends once this is dropped.
     _end: oneshot::Sender<()>,
 }
@@ -71,8 +75,8 @@ impl Etcd {
         // Ends with the sender.
         thread.spawn(move || drop(runtime.block_on(ended))).map_err(failed)?;
         let prefix = place.prefix().to_owned();
-        let trouble = watch::Sender::new(None);
-        Ok(Self(Arc::new(Inner { gateway, prefix, runtime: handle, trouble, _end: end })))
+        let (trouble, standing) = (watch::Sender::new(None), watch::Sender::new(None));
+        Ok(Self(Arc::new(Inner { gateway, prefix, runtime: handle, trouble, standing, _end: end })))
     }
 
     fn gateway(&self) -> &Gateway {
@@ -97,6 +101,11 @@ impl Etcd {
     /// Tells what keeps this manager from leading or standing by, whenever that changes.
     pub fn trouble(&self) -> watch::Receiver<Option<Trouble>> {
         self.0.trouble.subscribe()
+    }
+
+    /// Tells what is known of the one that leads while this manager stands by.
+    pub fn standing(&self) -> watch::Receiver<Option<StandingBy>> {
+        self.0.standing.subscribe()
     }
 
     /// Takes note whether etcd is of use.

@@ -35,6 +35,7 @@ use stdchk_model::exact::narrow;
 use stdchk_model::message::manager::{EtcdInfo, ManagerInfo};
 use stdchk_net::Repeats;
 
+use super::Etcd;
 use super::election::Leadership;
 use super::gateway::{AskError, behind, bytes, list, number, range, text};
 use crate::store::{Batch, Checker, Snapshot, Store, StoreError, Stored, Visitor, told};
@@ -49,7 +50,7 @@ const INLINE_BYTES_MAX: usize = 2048;
 const PIECE_BYTES: usize = 256 << 10;
 /// Records that are read at once, and pieces.
 const RECORDS_AT_ONCE: usize = 1000;
-const PIECES_AT_ONCE: usize = 8;
+pub(super) const PIECES_AT_ONCE: usize = 8;
 /// Time for one answer.
 const ANSWER: Duration = Duration::from_secs(2);
 /// Time for an answer with as many records as are read at once, 5 MB at worst, of all members together: each gets its part of it.
@@ -57,7 +58,7 @@ const RECORDS: Duration = Duration::from_secs(10);
 /// Pause before a question is asked again.
 const PAUSE: Duration = Duration::from_millis(100);
 /// What the checks of records are made for.
-const CONTEXT: &str = "stdchk manager's store in etcd 1";
+pub(super) const CONTEXT: &str = "stdchk manager's store in etcd 1";
 
 /// What `sequence` says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -295,6 +296,10 @@ impl Store for EtcdStore {
         self.way.leadership.has_room()
     }
 
+    fn leadership(&self) -> Option<u64> {
+        Some(self.way.leadership.number())
+    }
+
     fn managers(&self) -> Vec<ManagerInfo> {
         self.way.leadership.managers()
     }
@@ -349,18 +354,26 @@ struct Read {
     pieces: u32,
 }
 
+pub(super) fn record_key(etcd: &Etcd, key: &[u8]) -> Vec<u8> {
+    [&etcd.key("r/"), key].concat()
+}
+
+pub(super) fn piece_key(etcd: &Etcd, key: &[u8], piece: u32) -> Vec<u8> {
+    let length = narrow::<u16, _>(key.len()).to_be_bytes();
+    [&etcd.key("p/")[..], &length, key, &piece.to_be_bytes()].concat()
+}
+
 impl Way {
     fn key(&self, name: &str) -> Vec<u8> {
         self.leadership.etcd().key(name)
     }
 
     fn record_key(&self, key: &[u8]) -> Vec<u8> {
-        [&self.key("r/"), key].concat()
+        record_key(self.leadership.etcd(), key)
     }
 
     fn piece_key(&self, key: &[u8], piece: u32) -> Vec<u8> {
-        let length = narrow::<u16, _>(key.len()).to_be_bytes();
-        [&self.key("p/")[..], &length, key, &piece.to_be_bytes()].concat()
+        piece_key(self.leadership.etcd(), key, piece)
     }
 
     fn part_key(&self, part: u32) -> Vec<u8> {

@@ -304,6 +304,11 @@ pub trait Store: Send {
         true
     }
 
+    /// Which time of leading it is, if managers share the store.
+    fn leadership(&self) -> Option<u64> {
+        None
+    }
+
     /// The managers that share the store: the one that leads, then those that stand by.
     fn managers(&self) -> Vec<ManagerInfo> {
         Vec::new()
@@ -338,6 +343,10 @@ impl Store for Box<dyn Store> {
 
     fn is_held(&self) -> bool {
         (**self).is_held()
+    }
+
+    fn leadership(&self) -> Option<u64> {
+        (**self).leadership()
     }
 
     fn managers(&self) -> Vec<ManagerInfo> {

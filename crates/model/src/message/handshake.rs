@@ -95,6 +95,45 @@ pub struct Hello {
 
 /// The answer to [`Hello`]; a refusal is a [`crate::Failure`] instead.
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub enum Greeted {
+    /// The caller is let in.
+    #[n(0)]
+    Welcome(#[n(0)] Welcome),
+    /// A manager that stands by lets nobody in, and says where to go. The server closes the connection.
+    #[n(1)]
+    StandsBy(#[n(0)] StandingBy),
+}
+
+/// What a manager that stands by says of the one that leads. It may be a moment old, and the caller believes none of it: it tries these addresses as well.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct StandingBy {
+    /// The pool.
+    #[n(0)]
+    pub pool: PoolId,
+    /// Who leads; `None`: nobody does.
+    #[n(1)]
+    pub leader: Option<Leader>,
+    /// Where the pool's managers serve, as the operator has set it; none: nobody has said.
+    #[n(2)]
+    pub managers: Vec<String>,
+    /// That of the pool's state.
+    #[n(3)]
+    pub era: Era,
+}
+
+/// A manager that leads.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct Leader {
+    /// Where it listens.
+    #[n(0)]
+    pub addresses: Vec<String>,
+    /// See [`Welcome::leadership`].
+    #[n(1)]
+    pub leadership: u64,
+}
+
+/// What a server says of itself that lets a caller in.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
 pub struct Welcome {
     /// What the server is.
     #[n(0)]
@@ -108,6 +147,9 @@ pub struct Welcome {
     /// Of a manager: that of the state that it has.
     #[n(3)]
     pub era: Option<Era>,
+    /// Of a manager that others stand by for: which time of leading it is, of all that the pool has seen. Two addresses with the same one lead to one manager.
+    #[n(4)]
+    pub leadership: Option<u64>,
 }
 
 /// Which of the tokens that were given out.

@@ -34,7 +34,7 @@ fn crates() -> PathBuf {
 pub fn messages() -> Vec<Vec<u8>> {
     const TYPES: [&str; 8] = [
         "Hello",
-        "Welcome",
+        "Greeted",
         "Failure",
         "ManagerRequest",
         "ManagerReply",

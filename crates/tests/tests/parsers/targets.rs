@@ -20,7 +20,7 @@ use stdchk_manager::recover;
 use stdchk_manager::store::{Batch, Snapshot, Store as Records, StoreError, Visitor};
 use stdchk_model::block::SEAL_BYTES;
 use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, Command};
-use stdchk_model::message::handshake::{Hello, Welcome};
+use stdchk_model::message::handshake::{Greeted, Hello};
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest};
 use stdchk_model::naming::Naming;
 use stdchk_model::{
@@ -99,7 +99,7 @@ fn messages(bytes: &[u8]) {
     let Some((kind, bytes)) = bytes.split_first() else { return };
     match kind % 9 {
         0 => message::<Hello>(bytes),
-        1 => message::<Welcome>(bytes),
+        1 => message::<Greeted>(bytes),
         2 => message::<Failure>(bytes),
         3 => message::<ManagerRequest>(bytes),
         4 => message::<ManagerReply>(bytes),
