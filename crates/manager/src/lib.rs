@@ -17,6 +17,7 @@ mod record;
 pub mod recover;
 mod server;
 pub mod store;
+mod telling;
 mod turns;
 mod waiting;
 

@@ -40,6 +40,7 @@ use crate::owner::{Ended, Job, Owner, wall_clock};
 use crate::ranking::Ranker;
 use crate::record::{POOL_KEY, PoolRecord, decode};
 use crate::store::{Batch, ChangeOf, EmbeddedStore, Reserve, Store, StoreError, Table};
+use crate::telling::Telling;
 use crate::turns::Turns;
 use crate::waiting;
 
@@ -479,8 +480,7 @@ impl Manager {
             members: authority.zip(host.keys.clone()),
             registered: Mutex::default(),
             told: Mutex::default(),
-            managers: Mutex::new(managers),
-            told_managers: Mutex::default(),
+            telling: Telling::new(managers),
             leadership,
         });
         serve(listener, host, service, BufferPool::new(BODY_BYTES_MAX), until).await;
@@ -574,9 +574,7 @@ struct ManagerService {
     /// The benefactors that know, since they registered, whose keys are revoked.
     told: Mutex<HashSet<BenefactorId>>,
     /// Where the pool's managers serve.
-    managers: Mutex<Vec<String>>,
-    /// The benefactors that know that, since they registered.
-    told_managers: Mutex<HashSet<BenefactorId>>,
+    telling: Telling,
     leadership: Option<u64>,
 }
 
@@ -619,7 +617,7 @@ impl Service for ManagerService {
     type Reply = ManagerReply;
 
     fn managers(&self) -> Vec<String> {
-        self.managers.lock().clone()
+        self.telling.managers()
     }
 
     fn leadership(&self) -> Option<u64> {
@@ -643,7 +641,6 @@ impl Service for ManagerService {
                 let reply = self.owner.ask(|answer| Job::Request(Box::new(request), asker, answer)).await;
                 if let Ok(ManagerReply::Registered { id, .. }) = &reply {
                     self.told.lock().remove(id);
-                    self.told_managers.lock().remove(id);
                     let mut registered = self.registered.lock();
                     match caller.member {
                         Some(member) => registered.insert(*id, member),
@@ -658,7 +655,11 @@ impl Service for ManagerService {
             ManagerRequest::SetManagers(addresses) => self.set_managers(addresses, asker).await,
             request @ ManagerRequest::Heartbeat { id, .. } => {
                 let reply = self.owner.ask(|answer| Job::Request(Box::new(request), asker, answer)).await?;
-                Ok(self.tell_managers(id, self.tell_revoked(id, reply)))
+                Ok(self.telling.tell(caller.connection, self.tell_revoked(id, reply)))
+            }
+            ManagerRequest::Managers => {
+                self.telling.answered(caller.connection);
+                Ok(ManagerReply::Managers(self.telling.managers()))
             }
             request @ ManagerRequest::BeginInventory { id, .. } => {
                 let reply = self.owner.ask(|answer| Job::Request(Box::new(request), asker, answer)).await?;
@@ -702,7 +703,12 @@ impl Service for ManagerService {
         reply.map(|reply| (reply, Bytes::new()))
     }
 
+    fn began(&self, caller: &Caller) {
+        self.telling.began(caller.connection);
+    }
+
     fn ended(&self, caller: &Caller) {
+        self.telling.ended(caller.connection);
         if caller.role == Role::Benefactor {
             self.owner.tell(Job::ConnectionEnded(caller.connection));
         }
@@ -764,26 +770,13 @@ impl ManagerService {
         Ok(ManagerReply::Done)
     }
 
-    /// Benefactors learn it with the next heartbeat, clients with the next sign of life, and all with the next connection.
+    /// Answered once all have heard that are connected ([`crate::telling`]).
     async fn set_managers(&self, addresses: Vec<String>, asker: Asker) -> Result<ManagerReply, Failure> {
         let request = Box::new(ManagerRequest::SetManagers(addresses.clone()));
+        let connection = asker.connection;
         let reply = self.owner.ask(|answer| Job::Request(request, asker, answer)).await?;
-        *self.managers.lock() = addresses;
-        self.told_managers.lock().clear();
+        self.telling.set(addresses, connection).await;
         Ok(reply)
-    }
-
-    /// Adds to the answer to a heartbeat where managers serve, unless the benefactor knows.
-    fn tell_managers(&self, id: BenefactorId, mut reply: ManagerReply) -> ManagerReply {
-        if let ManagerReply::Commands(commands) = &mut reply
-            && self.told_managers.lock().insert(id)
-        {
-            let managers = self.managers.lock().clone();
-            if !managers.is_empty() {
-                commands.push(Command::Managers(managers));
-            }
-        }
-        reply
     }
 
     /// Adds to the answer to a heartbeat whose keys are revoked, unless the benefactor knows. An answer that is lost ends its

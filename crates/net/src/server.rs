@@ -187,6 +187,11 @@ pub trait Service: Send + Sync + 'static {
         payload: Buffer,
     ) -> impl Future<Output = Result<(Self::Reply, Bytes), Failure>> + Send;
 
+    /// The caller was let in, and may ask from now on.
+    fn began(&self, caller: &Caller) {
+        let _ = caller;
+    }
+
     /// The caller has gone: over this connection nothing more is asked. Its requests may be under way still.
     fn ended(&self, caller: &Caller) {
         let _ = caller;
@@ -352,6 +357,7 @@ async fn converse<S: Service>(
     let asking = caller.clone();
     let revoked = door.host.revoked(&asking);
     let asks = Asks { service: Arc::clone(&service), caller };
+    service.began(&asking);
     // Who is known may have memory to read ahead into; a greeting has nothing behind it.
     let reader = Patient::new(buffered(reader.into_half()), patience);
     let (answers, queue) = mpsc::channel(REQUESTS_IN_FLIGHT_MAX);
