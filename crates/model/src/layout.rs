@@ -3,10 +3,14 @@
 //! Pure: paths in, a proposal out. [`LAYOUTS`] is the only place that knows a code; a row is the code's own naming in the
 //! words of [`crate::naming`]. A code that can write in several ways has a row for each, under one name.
 
+mod known;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::naming::{Naming, Pattern, Reading};
 use crate::timestep::{Timestep, date_ends, number_ends};
+
+pub use self::known::LAYOUTS;
 
 /// How a code names the files of a checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,437 +25,9 @@ pub struct Layout {
     pub ranks: Option<u32>,
     /// Names as the code writes them: two timesteps of one run.
     pub examples: &'static [&'static str],
-    /// Where to look the names up. Not every row was compared with it.
+    /// Where to look the names up. Rows whose source is a file of the code were compared with it; of the others not every one.
     pub source: &'static str,
 }
-
-/// The layouts. Of several that fit, an earlier one counts first, so rows whose names say less come later.
-pub const LAYOUTS: &[Layout] = &[
-    Layout {
-        name: "wrf",
-        about: "restart files of WRF, one for each domain, or for each domain and process",
-        naming: "**/wrfrst_d{rank}_{date} **/wrfrst_d{name}_{date}_{rank}",
-        ranks: None,
-        examples: &["wrfrst_d01_2016-10-13_00:00:00", "wrfrst_d01_2016-10-13_06_00_00"],
-        source: "WRF Users' Guide, running the model with restarts; `nocolons`",
-    },
-    Layout {
-        name: "mpas",
-        about: "restart streams of MPAS",
-        naming: "**/restart.{date}.nc",
-        ranks: None,
-        examples: &["restart.2010-10-23_00.00.00.nc", "restart.2010-10-24_00.00.00.nc"],
-        source: "MPAS-Atmosphere Users' Guide, configuring model input and output",
-    },
-    Layout {
-        name: "fv3",
-        about: "restart files of FV3, GFS and UFS, six tiles of the cube and files beside them",
-        naming: "**/{date}.{name}.tile{rank}.nc **/{date}.{name}.res **/{date}.{name}.nc **/MOM.res.{date}.nc **/iced.{date}.nc \
-                 **/ufs.cpld.cpl.r.{date}.nc",
-        ranks: Some(6),
-        examples: &[
-            "RESTART/20160101.120000.fv_core.res.tile1.nc",
-            "RESTART/20160101.120000.coupler.res",
-            "RESTART/MOM.res.2016-01-01-12-00-00.nc",
-            "RESTART/iced.2016-01-02-00000.nc",
-        ],
-        source: "ufs-weather-model, table of restart names in issue 1577",
-    },
-    Layout {
-        name: "cesm",
-        about: "restart files of CESM, one or more for each component",
-        naming: "**/*.{name}.r.{date}.nc **/*.{name}.r.{date} **/*.{name}.rs.{date}.nc **/*.{name}.rs1.{date}.bin \
-                 **/*.{name}.rh0.{date}.nc **/*.{name}.rh1.{date}.nc",
-        ranks: None,
-        examples: &["CASENAME.cam.r.2020-01-01-00000.nc", "CASENAME.mosart.r.2020-01-02-00000"],
-        source: "CESM, files of a restart set (Scientific Reports 11, 92927, table 5)",
-    },
-    Layout {
-        name: "fesom",
-        about: "restart files of FESOM2, a file or a folder for each component",
-        naming: "**/fesom.{date}.{name}.restart.nc **/fesom.{date}.oce.restart/{name} **/fesom.{date}.ice.restart/{name} \
-                 **/fesom.{date}.icepack.restart/{name}",
-        ranks: None,
-        examples: &["fesom.1958.oce.restart.nc", "fesom.1959-01-01.oce.restart/ssh.nc"],
-        source: "FESOM2 documentation, restarts: fesom.yyyy.oce.restart.nc",
-    },
-    Layout {
-        name: "nemo",
-        about: "restart files of NEMO, one for each process or one for all, also of its ice model",
-        naming: "**/*_{step}_restart_{rank}.nc **/*_{step}_restart_{name}_{rank}.nc **/*_{step}_restart_{name}.nc \
-                 **/*_{step}_restart.nc",
-        ranks: None,
-        examples: &["ORCA2_00000010_restart_0000.nc", "ORCA2_00000240_restart_ice_0001.nc"],
-        source: "NEMO manual, cn_ocerst_out and rebuild_nemo",
-    },
-    Layout {
-        name: "icon",
-        about: "restart files of ICON",
-        naming: "**/*_restart_{name}_{date}.nc **/*_restart_{name}_{date}.mfr/**",
-        ranks: None,
-        examples: &[
-            "exp_restart_ATM_19790101T000000Z.nc",
-            "exp_restart_ATM_19790102T000000Z.mfr/patch1_0.nc",
-        ],
-        source: "ICON tutorial, restart mode",
-    },
-    Layout {
-        name: "geos-chem",
-        about: "restart files of GEOS-Chem Classic",
-        naming: "**/GEOSChem.Restart.{date}.nc4",
-        ranks: None,
-        examples: &[
-            "Restarts/GEOSChem.Restart.20190801_0000z.nc4",
-            "Restarts/GEOSChem.Restart.20190901_0000z.nc4",
-        ],
-        source: "GEOS-Chem Classic user guide, what is a restart file",
-    },
-    Layout {
-        name: "mitgcm",
-        about: "permanent pickups of MITgcm; rolling ones (ckptA, ckptB) tell no timestep",
-        naming: "**/pickup.{step}.t{rank}.nc **/pickup_{name}.{step}.t{rank}.nc **/pickup.{step}.{name} \
-                 **/pickup_seaice.{step}.{name} **/pickup_ptracers.{step}.{name} **/pickup_ggl90.{step}.{name} \
-                 **/pickup_*.{step}.{name} **/pickup.{step}",
-        ranks: None,
-        examples: &[
-            "pickup.0000072000.data",
-            "pickup.0000072000.meta",
-            "pickup_ggl90.0000000005.001.001.data",
-        ],
-        source: "MITgcm, write_pickup.F: suffix for pickup file (eg. ckptA or 0000000010)",
-    },
-    Layout {
-        name: "orbax",
-        about: "checkpoints of Orbax (JAX, Flax, MaxText)",
-        naming: "**/{step}/_CHECKPOINT_METADATA **/{step}/_METADATA **/{step}/default/** **/{step}/state/** **/{step}/params/** **/{step}/items/** \
-                 **/{step}/metadata/** **/{step}/*/_METADATA **/{step}/*/ocdbt.process_*/** **/{step}/*/d/**",
-        ranks: None,
-        examples: &[
-            "1000/_CHECKPOINT_METADATA",
-            "1000/default/ocdbt.process_0/manifest.ocdbt",
-            "2000/state/d/0f3a",
-        ],
-        source: "Orbax documentation, checkpoint format",
-    },
-    Layout {
-        name: "openfoam",
-        about: "time folders of OpenFOAM below a folder for each process",
-        naming: "**/processor{rank}/{time}/{name} **/processor{rank}/{time}/**",
-        ranks: None,
-        examples: &["processor0/0.005/U", "processor1/1e-05/uniform/time"],
-        source: "OpenFOAM user guide, running applications in parallel; time directories",
-    },
-    Layout {
-        name: "openfoam",
-        about: "time folders of OpenFOAM below one folder for all processes (collated)",
-        naming: "**/processors*/{time}/{name} **/processors*/{time}/**",
-        ranks: None,
-        examples: &["processors4/0.5/U", "processors4/1/uniform/time"],
-        source: "OpenFOAM user guide, collated file handling",
-    },
-    Layout {
-        name: "openfoam",
-        about: "time folders of OpenFOAM in one process",
-        naming: "{time}/{name} {time}/** */{time}/{name} */{time}/**",
-        ranks: None,
-        examples: &["0.1/U", "0.2/uniform/time"],
-        source: "OpenFOAM user guide, time directories",
-    },
-    Layout {
-        name: "enzo",
-        about: "data dumps of Enzo",
-        naming: "**/DD{step}/*{step}.cpu{rank} **/DD{step}/*{step}.{name} **/DD{step}/*{step}",
-        ranks: None,
-        examples: &["DD0012/data0012.cpu0003", "DD0012/data0012.hierarchy", "DD0013/DD0013"],
-        source: "Enzo user guide, controlling data output",
-    },
-    Layout {
-        name: "cactus",
-        about: "checkpoints of Cactus and the Einstein Toolkit (CarpetIOHDF5)",
-        naming: "**/checkpoint.chkpt.it_{step}.file_{rank}.h5 **/checkpoint.chkpt.it_{step}.h5",
-        ranks: None,
-        examples: &["checkpoint.chkpt.it_9876.file_0.h5", "checkpoint.chkpt.it_10000.file_12.h5"],
-        source: "Einstein Toolkit, ticket 534 (listing of a checkpoint)",
-    },
-    Layout {
-        name: "flash",
-        about: "checkpoints of FLASH",
-        naming: "**/*_hdf5_chk_{step}",
-        ranks: None,
-        examples: &["sedov_hdf5_chk_0000", "sedov_hdf5_chk_0001"],
-        source: "FLASH user's guide, output file names",
-    },
-    Layout {
-        name: "amrex",
-        about: "checkpoints of AMReX codes (Castro, Nyx, MAESTROeX, WarpX, MFIX-Exa)",
-        naming: "**/*chk{step}/{name} **/*chk{step}/**",
-        ranks: None,
-        examples: &["chk00100/Header", "chk00200/Level_0/Cell_D_00000"],
-        source: "AMReX documentation, amr.check_file: prefix chk",
-    },
-    Layout {
-        name: "ramses",
-        about: "outputs of RAMSES, one file for each kind and process",
-        naming: "**/output_{step}/{name}_{step}.out{rank} **/output_{step}/{name}",
-        ranks: None,
-        examples: &["output_00001/amr_00001.out00001", "output_00002/info_00002.txt"],
-        source: "RAMSES user's guide, output files",
-    },
-    Layout {
-        name: "gadget",
-        about: "snapshots of GADGET and AREPO in several files",
-        naming: "**/snapdir_{step}/*_{step}.{rank}.hdf5 **/snapdir_{step}/*_{step}.{rank}",
-        ranks: None,
-        examples: &["snapdir_010/snapshot_010.0.hdf5", "snapdir_011/snapshot_011.1.hdf5"],
-        source: "GADGET-4 documentation, snapshot files",
-    },
-    Layout {
-        name: "gadget",
-        about: "restart files of GADGET and AREPO, written again under the same names",
-        naming: "**/restartfiles/restart.{rank}",
-        ranks: None,
-        examples: &["output/restartfiles/restart.0", "output/restartfiles/restart.1"],
-        source: "GADGET-4 documentation, restarting",
-    },
-    Layout {
-        name: "athena",
-        about: "restart files of Athena++ and AthenaK",
-        naming: "**/*.{step}.rst",
-        ranks: None,
-        examples: &["Blast.00010.rst", "Blast.00011.rst"],
-        source: "Athena++ documentation, restart file",
-    },
-    Layout {
-        name: "specfem",
-        about: "snapshots of SPECFEM3D for undoing attenuation",
-        naming: "**/proc{rank}_save_frame_at{step}.bin",
-        ranks: None,
-        examples: &[
-            "DATABASES_MPI/proc000000_save_frame_at000100.bin",
-            "DATABASES_MPI/proc000001_save_frame_at000200.bin",
-        ],
-        source: "SPECFEM3D, save_forward_arrays_undoatt",
-    },
-    Layout {
-        name: "specfem",
-        about: "the last wave field of SPECFEM3D, written again under the same names",
-        naming: "**/proc{rank}_save_forward_arrays.bin **/dump_all_arrays{rank}",
-        ranks: None,
-        examples: &[
-            "DATABASES_MPI/proc000000_save_forward_arrays.bin",
-            "DATABASES_MPI/dump_all_arrays000001",
-        ],
-        source: "SPECFEM3D and SPECFEM3D_GLOBE, save_forward_arrays",
-    },
-    Layout {
-        name: "bout",
-        about: "restart files of BOUT++, written again under the same names",
-        naming: "**/BOUT.restart.{rank}.nc",
-        ranks: None,
-        examples: &["data/BOUT.restart.0.nc", "data/BOUT.restart.1.nc"],
-        source: "BOUT++ manual, restarting runs",
-    },
-    Layout {
-        name: "su2",
-        about: "restart files of SU2 in unsteady runs",
-        naming: "**/restart_*_{step}.dat **/restart_*_{step}.csv",
-        ranks: None,
-        examples: &["restart_flow_00010.dat", "restart_flow_00011.dat"],
-        source: "SU2 documentation, restart files",
-    },
-    Layout {
-        name: "namd",
-        about: "restart files of NAMD with `restartsave on`",
-        naming: "**/*.restart.{step}.coor **/*.restart.{step}.vel **/*.restart.{step}.xsc",
-        ranks: None,
-        examples: &["apoa1.restart.1000.coor", "apoa1.restart.2000.xsc"],
-        source: "NAMD user guide, restartname and restartsave",
-    },
-    Layout {
-        name: "namd",
-        about: "restart files of NAMD, written again under the same names",
-        naming: "**/*.restart.coor **/*.restart.vel **/*.restart.xsc",
-        ranks: None,
-        examples: &["apoa1.restart.coor", "apoa1.restart.vel"],
-        source: "NAMD user guide, restartname",
-    },
-    Layout {
-        name: "amber",
-        about: "numbered restart files of AMBER (`ntwr` below zero)",
-        naming: "**/restrt_{step} **/*.rst7_{step} **/*.ncrst_{step} **/*.rst_{step}",
-        ranks: None,
-        examples: &["restrt_5000", "md.ncrst_10000"],
-        source: "AMBER manual, ntwr: restrt_<nstep>",
-    },
-    Layout {
-        name: "amber",
-        about: "restart file of AMBER, written again under the same name",
-        naming: "**/restrt **/*.rst7 **/*.ncrst",
-        ranks: None,
-        examples: &["restrt", "md.rst7"],
-        source: "AMBER manual, restrt",
-    },
-    Layout {
-        name: "vasp",
-        about: "wave functions, charge density and positions of VASP, written again under the same names",
-        naming: "**/WAVECAR **/CHGCAR **/CONTCAR",
-        ranks: None,
-        examples: &["WAVECAR", "CHGCAR"],
-        source: "VASP wiki, files that a calculation starts from",
-    },
-    Layout {
-        name: "cp2k",
-        about: "restart history of CP2K",
-        naming: "**/*-1_{step}.restart",
-        ranks: None,
-        examples: &["cp2k-1_500.restart", "cp2k-1_1000.restart"],
-        source: "CP2K manual, MOTION/PRINT/RESTART_HISTORY",
-    },
-    Layout {
-        name: "cp2k",
-        about: "restart file of CP2K, written again under the same name",
-        naming: "**/*-1.restart",
-        ranks: None,
-        examples: &["cp2k-1.restart"],
-        source: "CP2K manual, MOTION/PRINT/RESTART",
-    },
-    Layout {
-        name: "fds",
-        about: "restart files of FDS, one for each mesh from 1 on, written again under the same names",
-        naming: "**/*_{rank}.restart",
-        ranks: None,
-        examples: &["couch_1.restart", "couch_2.restart"],
-        source: "FDS user's guide, stopping and restarting calculations: CHID_n.restart",
-    },
-    Layout {
-        name: "gromacs",
-        about: "numbered checkpoints of GROMACS (`mdrun -cpnum`)",
-        naming: "**/*_step{step}.cpt",
-        ranks: None,
-        examples: &["state_step1000.cpt", "state_step2000.cpt"],
-        source: "GROMACS manual, gmx mdrun -cpnum",
-    },
-    Layout {
-        name: "gromacs",
-        about: "checkpoints of GROMACS, written again under the same name",
-        naming: "**/*.cpt",
-        ranks: None,
-        examples: &["state.cpt", "md.cpt"],
-        source: "GROMACS manual, gmx mdrun -cpo",
-    },
-    Layout {
-        name: "quantum-espresso",
-        about: "folder of Quantum ESPRESSO, written again under the same names",
-        naming: "**/*.save/{name}",
-        ranks: None,
-        examples: &["out/pwscf.save/data-file-schema.xml", "out/pwscf.save/charge-density.dat"],
-        source: "Quantum ESPRESSO, pw.x: outdir/prefix.save",
-    },
-    Layout {
-        name: "hf-trainer",
-        about: "checkpoint folders of the Hugging Face Trainer, also with DeepSpeed or FSDP below",
-        naming: "**/checkpoint-{step}/{name}-{rank}-of-{ranks}.safetensors **/checkpoint-{step}/{name}-{rank}-of-{ranks}.bin \
-                 **/checkpoint-{step}/rng_state_{rank}.pth **/checkpoint-{step}/{name} **/checkpoint-{step}/**",
-        ranks: None,
-        examples: &[
-            "out/checkpoint-500/model-00001-of-00003.safetensors",
-            "out/checkpoint-500/rng_state_0.pth",
-            "out/checkpoint-1000/trainer_state.json",
-            "out/checkpoint-1000/global_step1000/mp_rank_00_model_states.pt",
-        ],
-        source: "Transformers documentation, Trainer: checkpoints",
-    },
-    Layout {
-        name: "deepspeed",
-        about: "checkpoints of DeepSpeed",
-        naming: "**/global_step{step}/*zero_pp_rank_{rank}_mp_rank_{name} **/global_step{step}/{name}",
-        ranks: None,
-        examples: &[
-            "global_step100/mp_rank_00_model_states.pt",
-            "global_step200/zero_pp_rank_0_mp_rank_00_optim_states.pt",
-            "global_step200/bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt",
-        ],
-        source: "DeepSpeed documentation, model checkpointing",
-    },
-    Layout {
-        name: "megatron",
-        about: "checkpoints of Megatron-LM",
-        naming: "**/iter_{step}/mp_rank_{rank}/{name} **/iter_{step}/mp_rank_{name}/* **/iter_{step}/__{rank}_*.distcp \
-                 **/iter_{step}/{name} **/iter_{step}/**",
-        ranks: None,
-        examples: &["iter_0002000/mp_rank_00/model_optim_rng.pt", "iter_0004000/__0_1.distcp"],
-        source: "Megatron-LM, checkpointing.py",
-    },
-    Layout {
-        name: "dcp",
-        about: "folders of PyTorch's distributed checkpoint (torchtitan, FSDP)",
-        naming: "**/*step={step}*/__{rank}_*.distcp **/*step={step}*/.metadata **/*{step}*/__{rank}_*.distcp \
-                 **/*{step}*/.metadata",
-        ranks: None,
-        examples: &[
-            "checkpoint/step-100/__0_0.distcp",
-            "checkpoint/step-200/.metadata",
-            "epoch=0-step=300.ckpt/__1_0.distcp",
-        ],
-        source: "PyTorch documentation, torch.distributed.checkpoint",
-    },
-    Layout {
-        name: "lightning",
-        about: "checkpoints of PyTorch Lightning and NeMo",
-        naming: "**/*step={step}.ckpt **/*step={step}-*.ckpt",
-        ranks: None,
-        examples: &["epoch=3-step=1000.ckpt", "epoch=4-step=2000.ckpt"],
-        source: "PyTorch Lightning documentation, ModelCheckpoint",
-    },
-    Layout {
-        name: "tensorflow",
-        about: "checkpoints of TensorFlow",
-        naming: "**/{name}-{step}.data-{rank}-of-{ranks} **/{name}-{step}.index **/{name}-{step}.meta",
-        ranks: None,
-        examples: &["model.ckpt-1000.data-00000-of-00001", "model.ckpt-2000.index"],
-        source: "TensorFlow guide, training checkpoints",
-    },
-    Layout {
-        name: "safetensors",
-        about: "folders of safetensors shards, the step at the end of the folder's name",
-        naming: "**/*{step}/{name}-{rank}-of-{ranks}.safetensors **/*{step}/{name}.safetensors **/*{step}/{name}.json",
-        ranks: None,
-        examples: &["step_100/model-00001-of-00003.safetensors", "step_200/model-00003-of-00003.safetensors"],
-        source: "huggingface_hub documentation, sharded checkpoints",
-    },
-    Layout {
-        name: "safetensors",
-        about: "safetensors shards, written again under the same names",
-        naming: "**/{name}-{rank}-of-{ranks}.safetensors",
-        ranks: None,
-        examples: &["model-00001-of-00003.safetensors", "model-00003-of-00003.safetensors"],
-        source: "huggingface_hub documentation, sharded checkpoints",
-    },
-    Layout {
-        name: "lammps",
-        about: "restart files of LAMMPS, one for each process (`restart.*.%`)",
-        naming: "**/*restart.{step}.{rank} **/*restart.{step}.base",
-        ranks: None,
-        examples: &["restart.1000.0", "restart.2000.base"],
-        source: "LAMMPS documentation, restart and write_restart commands: % becomes base and the processor",
-    },
-    Layout {
-        name: "lammps",
-        about: "restart files of LAMMPS, one for each process (`restart.%.*`)",
-        naming: "**/*restart.{rank}.{step} **/*restart.base.{step}",
-        ranks: None,
-        examples: &["restart.0.1000", "restart.base.2000"],
-        source: "LAMMPS documentation, restart and write_restart commands: % becomes base and the processor",
-    },
-    Layout {
-        name: "lammps",
-        about: "restart files of LAMMPS, one for all processes",
-        naming: "**/*restart.{step} **/*restart.{step}.*",
-        ranks: None,
-        examples: &["poly.restart.1000", "restart.2000.equil", "poly.restart.3000.mpiio"],
-        source: "LAMMPS documentation, restart command: poly.restart, restart.*.equil",
-    },
-];
 
 /// Most paths that a proposal looks at: names repeat long before.
 pub const PATHS_MAX: usize = 20_000;
@@ -836,6 +412,84 @@ mod tests {
                 ],
             ),
             ("bout", &[("data/BOUT.restart.0.nc", "-/0"), ("data/BOUT.restart.1.nc", "-/1")]),
+            // A data set's iterator, metrics, and what a writer that failed has left.
+            (
+                "orbax",
+                &[
+                    ("ckpt/1000/_CHECKPOINT_METADATA", "1000/-"),
+                    ("ckpt/1000/orbax.checkpoint", "1000/-"),
+                    ("ckpt/1000/pytree/array_metadatas/process_0", "1000/-"),
+                    ("ckpt/1000/pytree/_sharding", "1000/-"),
+                    ("ckpt/1000/dataset/manifest.ocdbt", "1000/-"),
+                    ("ckpt/1000/metrics/metrics", "1000/-"),
+                    ("ckpt/2000.orbax-checkpoint-tmp-17/pytree/d/0f", "no"),
+                ],
+            ),
+            (
+                "orbax",
+                &[
+                    ("checkpoint_0023/_METADATA", "0023/-"),
+                    ("checkpoint_0023/ocdbt.process_1/d/7a", "0023/-"),
+                    ("checkpoint_0023/manifest.ocdbt", "0023/-"),
+                    ("checkpoint_0024.orbax-checkpoint-tmp-3/_METADATA", "no"),
+                ],
+            ),
+            ("bout", &[("delta_1/BOUT.restart.nc", "-/-"), ("delta_1/BOUT.dmp.nc", "no")]),
+            ("bout", &[("data/BOUT.restart.bp/md.0", "-/-"), ("data/BOUT.settings", "no")]),
+            (
+                "specfem",
+                &[
+                    ("DATABASES_MPI/save_frame_at000003.bp", "000003/-"),
+                    ("DATABASES_MPI/proc000001_reg1_solver_data.bin", "no"),
+                ],
+            ),
+            (
+                "specfem",
+                &[
+                    ("OUTPUT_FILES/lastframe_acoustic000001.bin", "-/1"),
+                    ("OUTPUT_FILES/lastframe_poroelastic_w000002.bin", "-/2"),
+                    ("OUTPUT_FILES/absorb_elastic_left000001.bin", "no"),
+                ],
+            ),
+            (
+                "vasp",
+                &[("TAUCAR", "-/-"), ("POT", "-/-"), ("vaspwave.h5", "-/-"), ("CHG", "no"), ("LOCPOT", "no")],
+            ),
+            ("amber", &[("heat.rst_2500", "2500/-"), ("heat.rst_5000", "5000/-"), ("heat.mdcrd", "no")]),
+            ("amber", &[("heat.rst", "-/-"), ("min.rst", "-/-"), ("heat.out", "no")]),
+            (
+                "fv3",
+                &[
+                    ("RESTART/20200825.180000.fv_core.res.nest02.tile7.nc", "20200825.180000/-"),
+                    ("RESTART/20200825.180000.fv_core.res.nest02.nc", "20200825.180000/-"),
+                    ("RESTART/20200825.180000.phy_data.tile6.nc", "20200825.180000/6"),
+                    ("RESTART/20210323.060000.ca_data.tile1.nc", "20210323.060000/1"),
+                    ("RESTART/20210323.060000.restart.ww3", "20210323.060000/-"),
+                    ("CICE_RESTART/cice_model.res.2021-03-23-21600.nc", "2021-03-23-21600/-"),
+                    ("RESTART/DATM_CFSR.cpl.r.2011-10-02-00000.nc", "2011-10-02-00000/-"),
+                    ("RESTART/fv_BC_ne.res.nest02.nc", "no"),
+                    ("atmf024.tile1.nc", "no"),
+                ],
+            ),
+            // The mediator's restart file of a run of CESM is of the same form as that of UFS.
+            ("cesm", &[("run.cpl.r.2011-10-02-00000.nc", "2011-10-02-00000/-")]),
+            ("fesom", &[("awi.1958.oce.restart.nc", "1958/-"), ("awi.1958.bio.restart.nc", "1958/-")]),
+            (
+                "fesom",
+                &[("fesom_raw_restart/np128/00017.dump", "-/17"), ("fesom_raw_restart/np128.info", "-/-")],
+            ),
+            (
+                "ramses",
+                &[
+                    ("output_00002/group_00001/part_00002.out00012", "00002/12"),
+                    ("output_00002/group_00001/header_00002.txt", "00002/-"),
+                ],
+            ),
+            ("safetensors", &[("model.safetensors", "-/-"), ("config.json", "no")]),
+            (
+                "safetensors",
+                &[("model-00002-of-00003.safetensors", "-/2"), ("model.safetensors.index.json", "-/-")],
+            ),
             // Digits of a format's name are no timestep, and four digits in front of any ending are no date.
             (
                 "",
