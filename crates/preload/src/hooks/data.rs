@@ -50,7 +50,28 @@ changing! {
         => posix_fallocate, allocation(0, offset, length);
     posix_fallocate64(fd, offset: off_t, length: off_t) -> c_int
         => posix_fallocate, allocation(0, offset, length);
-    futimens(fd, times: *const timespec) -> c_int => futimens, Change::Touch;
+}
+
+/// `futimens`, asking first.
+///
+/// # Safety
+/// As for the C function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn futimens(fd: c_int, times: *const timespec) -> c_int {
+    // SAFETY: the arguments as they came.
+    touching(fd, || unsafe { real::futimens(fd, times) })
+}
+
+/// A call that sets the times of the file behind a descriptor. That need not be one to write with, and only those are known.
+pub(super) fn touching(fd: c_int, real: impl FnOnce() -> c_int) -> c_int {
+    match (watch_over(fd), watch()) {
+        (None, Some(watch)) => {
+            // SAFETY: borrowed for the decision; a number that the program closes meanwhile only fails the look at it.
+            let fd = unsafe { borrow(fd) };
+            answer(decide(|| watch.before_path(fd, Change::Touch)), real)
+        }
+        _ => change(fd, Change::Touch, real),
+    }
 }
 
 /// The bytes that the vector of a `writev` call holds.

@@ -9,9 +9,9 @@ use rustix::fs::RenameFlags;
 use stdchk_filestate::watch::data::Change;
 use stdchk_filestate::watch::{Next, Watch};
 
-use super::data::changing_path;
+use super::data::{changing_path, touching};
 use super::descriptors::{adopt, may_change, opening};
-use crate::active::{answer, borrow, bytes, change, decide, watch};
+use crate::active::{answer, borrow, bytes, decide, watch};
 use crate::real;
 
 /// A call on one name: asks `question`, then answers.
@@ -291,8 +291,11 @@ pub unsafe extern "C-unwind" fn utimensat(
 ) -> c_int {
     // SAFETY: the arguments as they came.
     let call = || unsafe { real::utimensat(directory, path, times, flags) };
-    if path.is_null() {
-        return change(directory, Change::Touch, call);
+    // SAFETY: the program's string, or none.
+    let names_nothing =
+        path.is_null() || flags & libc::AT_EMPTY_PATH != 0 && unsafe { bytes(path) }.is_empty();
+    if names_nothing && directory != AT_FDCWD {
+        return touching(directory, call);
     }
     // SAFETY: the program's string.
     unsafe { changing_path(directory, path, Change::Touch, call) }

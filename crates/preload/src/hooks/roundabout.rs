@@ -9,7 +9,7 @@ use rustix::fs::ResolveFlags;
 use stdchk_filestate::watch::data::Change;
 use stdchk_model::exact::narrow;
 
-use super::data::changing_path;
+use super::data::{changing_path, touching};
 use super::descriptors::{adopt, may_change, opening, stdchk_preload_open};
 use crate::active::{answer, borrow, bytes, change, decide, set_errno, unsigned, watch, watch_over};
 use crate::real;
@@ -279,7 +279,7 @@ making_nameless! { tmpfile tmpfile64 }
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn futimes(fd: c_int, times: *const timeval) -> c_int {
     // SAFETY: the arguments as they came.
-    change(fd, Change::Touch, || unsafe { real::futimes(fd, times) })
+    touching(fd, || unsafe { real::futimes(fd, times) })
 }
 
 /// `futimesat`, as `utimensat`.
@@ -293,7 +293,12 @@ pub unsafe extern "C-unwind" fn futimesat(
     times: *const timeval,
 ) -> c_int {
     // SAFETY: the arguments as they came.
-    unsafe { changing_path(directory, path, Change::Touch, || real::futimesat(directory, path, times)) }
+    let call = || unsafe { real::futimesat(directory, path, times) };
+    if path.is_null() {
+        return touching(directory, call);
+    }
+    // SAFETY: the program's string.
+    unsafe { changing_path(directory, path, Change::Touch, call) }
 }
 
 /// `lutimes`, as `utimensat`.

@@ -73,6 +73,26 @@ fn files_are_edited_in_place() {
 }
 
 #[test]
+fn times_are_set_through_descriptors_that_only_read() {
+    let script = |at: &str| {
+        python(&format!(
+            "import ctypes
+libc = ctypes.CDLL(None)
+times = (ctypes.c_long * 4)({at}, 0, {at}, 0)
+for name in ['data', 'log', 'empty', 'runs/1/out']:
+    fd = os.open(name, os.O_PATH if name == 'empty' else os.O_RDONLY)
+    if name == 'data': os.utime(fd, ns=({at}, {at}))
+    if name == 'log': assert libc.utimensat(fd, None, times, 0) == 0
+    if name == 'empty': assert libc.utimensat(fd, b'', times, 0x1000) == 0
+    if name == 'runs/1/out': assert libc.futimesat(fd, None, times) == 0
+    os.close(fd)
+os.rename('log', 'log.{at}'); os.rename('log.{at}', 'log'); os.mkdir('made.{at}')"
+        ))
+    };
+    there_and_back([&script("5"), &script("7")]);
+}
+
+#[test]
 fn logs_are_rotated_under_their_writers() {
     let rotate = "exec 5>> log; echo first >&5; cp log log.1; : > log; echo second >&5; gzip -nf log.1
          mv log log.2; echo third >&5; echo fourth >> log; exec 6> new.log; echo a >&6; exec 6>> log; echo b >&6
