@@ -264,6 +264,8 @@ fn status() -> PoolStatus {
         sessions: 1,
         versions: 2,
         logical_bytes: 3,
+        older_versions: 33,
+        older_bytes: 34,
         unique_bytes: 4,
         stored_bytes: 5,
         chunks: 6,

@@ -156,6 +156,11 @@ pub struct Going {
 pub struct Savings {
     /// Bytes of all versions.
     pub logical_bytes: u64,
+    /// Of these the bytes of versions that aren't their file's newest, as their readers see them: chunks that a newer version
+    /// has as well are counted, too.
+    pub older_bytes: u64,
+    /// How many such versions there are.
+    pub older_versions: u64,
     /// Bytes of all chunks, each once.
     pub unique_bytes: u64,
     /// Bytes of all blocks.
@@ -499,7 +504,14 @@ impl Status {
             benefactors: status.benefactors.iter().map(benefactor).collect(),
             space: status.space,
             memory: status.memory,
-            savings: Savings { logical_bytes, unique_bytes, stored_bytes: status.stored_bytes, ratio },
+            savings: Savings {
+                logical_bytes,
+                older_bytes: status.older_bytes,
+                older_versions: status.older_versions,
+                unique_bytes,
+                stored_bytes: status.stored_bytes,
+                ratio,
+            },
             sessions: status.sessions,
             versions: status.versions,
             versions_lost: status.versions_lost,

@@ -248,6 +248,13 @@ fn print_figures(report: &Status) -> Outcome {
         size::human(savings.unique_bytes),
         size::human(savings.stored_bytes)
     ))?;
+    if savings.older_versions > 0 {
+        output::line(format_args!(
+            "older     {} of it in {}; `stdchk du` shows what only they need",
+            size::human(savings.older_bytes),
+            output::count(savings.older_versions, "older version")
+        ))?;
+    }
     let counting = if report.counting { " (not final: the manager still counts)" } else { "" };
     output::line(format_args!(
         "chunks    {}, {} at risk, {} lost; copies: {} pending, {} made{counting}",

@@ -32,7 +32,10 @@ fn the_status_has_the_keys_that_scripts_rely_on() {
     {
         assert!(keys(&status).contains(&key), "{key}");
     }
-    assert_eq!(keys(&status["savings"]), ["logical_bytes", "ratio", "stored_bytes", "unique_bytes"]);
+    assert_eq!(
+        keys(&status["savings"]),
+        ["logical_bytes", "older_bytes", "older_versions", "ratio", "stored_bytes", "unique_bytes"]
+    );
     assert!(pool.ok(&["status"]).contains("healthy"));
 }
 
@@ -47,6 +50,8 @@ fn savings_tell_what_was_written_what_is_distinct_and_what_is_stored() {
     pool.wait_for_copies();
     let savings = &pool.status()["savings"];
     assert_eq!(savings["logical_bytes"], 6 << 20);
+    assert_eq!((&savings["older_bytes"], &savings["older_versions"]), (&(3 << 20).into(), &1.into()));
+    assert!(pool.ok(&["status"]).contains("older     3.0 MiB of it in 1 older version;"));
     assert_eq!(savings["unique_bytes"], 3 << 20);
     assert!(savings["stored_bytes"].as_u64().unwrap() >= 6 << 20);
 }

@@ -45,6 +45,8 @@ pub enum Body {
 pub struct File {
     pub versions: Lineage,
     pub next_version: u64,
+    /// Size of the version that readers see, as the namespace has counted it; `None`: there is none.
+    pub counted: Option<u64>,
 }
 
 /// A directory.
@@ -103,7 +105,7 @@ impl Version {
 impl File {
     /// A file that was never committed.
     pub fn new(lineage: LineageId) -> Self {
-        Self { versions: Lineage::new(lineage), next_version: 1 }
+        Self { versions: Lineage::new(lineage), next_version: 1, counted: None }
     }
 
     /// The version that readers see, with its number.

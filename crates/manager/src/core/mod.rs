@@ -61,7 +61,6 @@ use stdchk_model::limits::{
     BENEFACTOR_LEASE_MS, BENEFACTOR_LOST_MS, CHUNK_BYTES_DEFAULT, CLIENT_LEASE_MS, LIST_ENTRIES_MAX,
     MANAGER_ADDRESS_BYTES_MAX, MANAGERS_MAX,
 };
-use stdchk_model::message::benefactor::OwnerWish;
 use stdchk_model::message::handshake::MemberId;
 use stdchk_model::message::manager::{
     BenefactorInfo, Change, ChunkLocations, Era, ManagerReply, ManagerRequest, TimeNs, VersionState,
@@ -70,7 +69,7 @@ use stdchk_model::shares::Payer;
 use stdchk_model::user::Access;
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ClientId, Durability, EncodingId, ErrorCode, Failure, Ino, Maker,
-    MomentKey, OpId, PoolId, Receipt, SessionId, User, cbor, size,
+    MomentKey, OpId, PoolId, Receipt, SessionId, User, cbor,
 };
 use stdchk_placement::{RoundRobin, Select, Wish};
 
@@ -743,40 +742,6 @@ impl Core {
             }
             _ => self.no_space(wish.room_bytes),
         }
-    }
-
-    fn no_space(&self, wanted: u64) -> Failure {
-        let space = self.space();
-        let message = format!(
-            "no space for {}: of {} donated {} are used, {} are reserved by files being written and {} are free",
-            size::human(wanted),
-            size::human(space.donated_bytes),
-            size::human(space.used_bytes),
-            size::human(space.reserved_bytes),
-            size::human(space.free_bytes)
-        );
-        let (versions, files) = (self.namespace.versions, self.namespace.len());
-        let message = match versions > files as u64 {
-            true => format!("{message}; {versions} versions of files are kept"),
-            false => message,
-        };
-        let held = self.locations.holdings.sum_of_backups();
-        let message = match held.bytes {
-            0 => message,
-            bytes => format!("{message}; registered backups hold {} of removed files", size::human(bytes)),
-        };
-        let waits = self.registry.iter().any(|(_, benefactor)| benefactor.load.wish != OwnerWish::Serve);
-        let next = match waits {
-            _ if held.bytes > 0 => {
-                "give backups up that `stdchk status` lists (`stdchk manager backup --release COMMIT`), remove files, or add \
-                 benefactors"
-            }
-            true => {
-                "have benefactors resumed that are paused or drained (`stdchk benefactor resume`), or add some"
-            }
-            false => "remove files, or versions (`stdchk du` shows what they take), or add benefactors",
-        };
-        Failure::new(ErrorCode::NoSpace, message).then(next)
     }
 
     fn known(&mut self, id: SessionId, chunks: &[ChunkId], room_bytes: u64, now: Now) -> Answer {

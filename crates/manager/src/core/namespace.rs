@@ -43,6 +43,8 @@ pub struct Namespace {
     pub(super) open: HashMap<SessionId, VersionKey>,
     pub(super) versions: u64,
     pub(super) logical_bytes: u64,
+    /// Of these the versions that readers of files see, and their bytes; the others are older.
+    pub(super) shown: Shown,
     /// Versions that were closed early and never committed, by their sessions.
     pub(super) lost: BTreeSet<(SessionId, VersionKey)>,
     /// Versions that came or went, in this order, and were not counted for their chunks yet.
@@ -58,6 +60,13 @@ pub struct Namespace {
     pub(super) replaced: HashMap<SessionId, u64>,
     /// For whom the present operation is done; `None`: for who may do all.
     pub(super) user: Option<User>,
+}
+
+/// The versions that readers of files see.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Shown {
+    pub(super) versions: u64,
+    pub(super) bytes: u64,
 }
 
 /// A version that came, or went.
@@ -108,6 +117,7 @@ impl Namespace {
             open: HashMap::new(),
             versions: 0,
             logical_bytes: 0,
+            shown: Shown::default(),
             lost: BTreeSet::new(),
             references: Vec::new(),
             changed: Changed::default(),
@@ -513,6 +523,7 @@ impl Namespace {
         match inode.body {
             Body::File(file) => {
                 self.lineages.remove(&file.versions.id());
+                self.shown.change(file.counted, None);
                 for (place, version) in file.versions.into_records() {
                     self.forget_version(place, &version);
                 }

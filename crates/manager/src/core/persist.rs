@@ -98,7 +98,7 @@ impl Namespace {
         if id != LineageId::of(ino) && self.lineages.insert(id, ino).is_some() {
             return Err(contradiction(ino, "its versions are those of another file, too".to_owned()));
         }
-        Ok(File { versions, next_version })
+        Ok(File { versions, next_version, counted: None })
     }
 
     fn load_entry(&mut self, parent: Ino, name: &[u8], record: &EntryRecord) -> Result<(), StoreError> {
@@ -219,6 +219,7 @@ impl Namespace {
         file.versions.insert(number, version);
         file.next_version = file.next_version.max(number.saturating_add(1));
         self.count_version(state, size);
+        self.count_shown(ino);
         Ok(())
     }
 
@@ -269,7 +270,7 @@ fn write(batch: &mut Batch, table: Table, key: &[u8], record: Option<Vec<u8>>) {
 fn inode_record(inode: &Inode) -> Vec<u8> {
     let (target, next_version, lineage, shift) = match &inode.body {
         Body::Symlink(target) => (target.clone(), 0, 0, 0),
-        Body::File(File { versions, next_version }) => {
+        Body::File(File { versions, next_version, counted: _ }) => {
             (String::new(), *next_version, versions.id().0, versions.shift())
         }
         Body::Directory(_) | Body::Meeting(_) => (String::new(), 0, 0, 0),

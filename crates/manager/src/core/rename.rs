@@ -134,9 +134,11 @@ impl Namespace {
         new.next_version += next - 1;
         let (emptied, moved) = new.versions.put_in_front(front, next);
         let joined = new.versions.id();
+        self.count_shown(to);
         self.set_lineage(to, joined);
         self.set_lineage(from, emptied.id());
         self.file_mut(from)?.versions = emptied;
+        self.count_shown(from);
         for (before, now) in moved {
             self.changed.versions.extend([before, now]);
             let Some((_, _, version)) = self.stored_version(now) else {

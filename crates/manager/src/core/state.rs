@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 
 use stdchk_model::limits::{CHUNK_BYTES_DEFAULT, LIST_ENTRIES_MAX};
+use stdchk_model::message::benefactor::OwnerWish;
 use stdchk_model::message::manager::{
     BenefactorInfo, BenefactorState, CheckpointSet, HeldBack, MemorySpace, PoolStatus, Space,
 };
 use stdchk_model::naming::Naming;
 use stdchk_model::sets::{FileVersions, checkpoint_sets};
 use stdchk_model::user::Access;
-use stdchk_model::{BenefactorId, ErrorCode, Failure, Ino, Tier};
+use stdchk_model::{BenefactorId, ErrorCode, Failure, Ino, Tier, size};
 
 use super::benefactors::Benefactor;
 use super::inode::{Body, Inode};
@@ -81,6 +82,48 @@ impl Core {
         space
     }
 
+    /// The failure to find room for so many bytes, with what takes it.
+    pub(super) fn no_space(&self, wanted: u64) -> Failure {
+        let space = self.space();
+        let message = format!(
+            "no space for {}: of {} donated {} are used, {} are reserved by files being written and {} are free",
+            size::human(wanted),
+            size::human(space.donated_bytes),
+            size::human(space.used_bytes),
+            size::human(space.reserved_bytes),
+            size::human(space.free_bytes)
+        );
+        let message = match self.namespace.older_versions() {
+            (0, _) => message,
+            (versions, bytes) => format!(
+                "{message}; {versions} older versions of files are kept ({} of {} of content)",
+                size::human(bytes),
+                size::human(self.namespace.logical_bytes)
+            ),
+        };
+        let held = self.locations.holdings.sum_of_backups();
+        let message = match held.bytes {
+            0 => message,
+            bytes => format!("{message}; registered backups hold {} of removed files", size::human(bytes)),
+        };
+        let waits = self.registry.iter().any(|(_, benefactor)| benefactor.load.wish != OwnerWish::Serve);
+        let next = match waits {
+            _ if held.bytes > 0 => {
+                "give backups up that `stdchk status` lists (`stdchk manager backup --release COMMIT`), remove files, or add \
+                 benefactors"
+            }
+            true => {
+                "have benefactors resumed that are paused or drained (`stdchk benefactor resume`), or add some"
+            }
+            false if self.namespace.older_versions().0 > 0 => {
+                "remove files, or older versions (`stdchk du` shows what they take; `stdchk rm NAME@VERSION` removes one, \
+                 `stdchk policy set APP versions=replace:1` those of files that belong to no set), or add benefactors"
+            }
+            false => "remove files, or add benefactors",
+        };
+        Failure::new(ErrorCode::NoSpace, message).then(next)
+    }
+
     /// What those have that keep blocks in memory.
     fn memory(&self) -> MemorySpace {
         let chunks_alone = self.locations.exposure().total().in_memory;
@@ -109,6 +152,7 @@ impl Core {
         let (totals, moving) = (self.locations.totals(), self.locations.moving());
         // What nobody is known to have, somebody may have who has not reported yet.
         let may_come = self.registry.unreported().next().is_some();
+        let (older_versions, older_bytes) = self.namespace.older_versions();
         PoolStatus {
             manager_pid: self.setting.pid,
             uptime_ms: now.ms,
@@ -117,6 +161,8 @@ impl Core {
             sessions: count(self.sessions.len()),
             versions: self.namespace.versions,
             logical_bytes: self.namespace.logical_bytes,
+            older_versions,
+            older_bytes,
             versions_lost: count(self.namespace.lost.len()),
             chunks: totals.chunks,
             unique_bytes: totals.unique_bytes,

@@ -7,7 +7,7 @@ use stdchk_model::{ErrorCode, Failure, Ino, KeyId, MapRoot, SessionId};
 use super::aggregates::Replaced;
 use super::inode::{Body, Version};
 use super::lineage::{LineageId, VersionKey};
-use super::namespace::{Namespace, Reference};
+use super::namespace::{Namespace, Reference, Shown};
 
 /// Versions of a file, the newest first, among which that of a last commit whose answer was lost is looked for: others may have committed since.
 const OTHERS_BETWEEN_MAX: usize = 256;
@@ -71,6 +71,7 @@ impl Namespace {
         if state == VersionState::Open {
             self.open.insert(session, place);
         }
+        self.count_shown(ino);
         Ok((info, position))
     }
 
@@ -104,6 +105,7 @@ impl Namespace {
         {
             let place = file.versions.key_of(number);
             self.forget_version(place, &version);
+            self.count_shown(ino);
         }
     }
 
@@ -294,6 +296,22 @@ impl Namespace {
         }
     }
 
+    /// Accounts for the version of a file that readers see, once versions came to the file or went.
+    pub(super) fn count_shown(&mut self, ino: Ino) {
+        let Some(Body::File(file)) = self.inodes.get_mut(&ino).map(|inode| &mut inode.body) else { return };
+        let size = file.newest().map(|(_, version)| version.size);
+        let before = std::mem::replace(&mut file.counted, size);
+        self.shown.change(before, size);
+    }
+
+    /// How many versions are kept beside those that readers see, and their bytes.
+    pub(super) fn older_versions(&self) -> (u64, u64) {
+        (
+            self.versions.saturating_sub(self.shown.versions),
+            self.logical_bytes.saturating_sub(self.shown.bytes),
+        )
+    }
+
     /// Accounts for a version that was taken out of its file.
     pub(super) fn forget_version(&mut self, place: VersionKey, version: &Version) {
         self.changed.versions.insert(place);
@@ -307,6 +325,14 @@ impl Namespace {
         if self.open.get(&version.session) == Some(&place) {
             self.open.remove(&version.session);
         }
+    }
+}
+
+impl Shown {
+    /// A file shows a version of this size now, and showed one of that size before.
+    pub(super) fn change(&mut self, before: Option<u64>, now: Option<u64>) {
+        self.versions = self.versions.saturating_sub(u64::from(before.is_some())) + u64::from(now.is_some());
+        self.bytes = self.bytes.saturating_sub(before.unwrap_or(0)).saturating_add(now.unwrap_or(0));
     }
 }
 

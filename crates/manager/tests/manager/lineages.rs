@@ -423,6 +423,12 @@ impl Model {
         let (bytes, all): (u64, usize) = (sizes.sum(), versions.len() - lost);
         let status = self.pool.status();
         assert_eq!(status.logical_bytes, bytes);
+        let shown = files.iter().filter_map(|file| {
+            self.files[*file].versions.iter().rev().find(|version| version.2 != VersionState::Lost)
+        });
+        let shown: Vec<u64> = shown.map(|version| version.1).collect();
+        let older = (number_of(all - shown.len()), bytes - shown.iter().sum::<u64>());
+        assert_eq!((status.older_versions, status.older_bytes), older);
         assert_eq!((status.versions, status.versions_lost), (number_of(all), number_of(lost)));
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::harness::{CLIENT, Pool, session};
 use stdchk_model::message::manager::{Change, Existing, FileKind, ManagerRequest, VersionState};
-use stdchk_model::{Ino, SessionId};
+use stdchk_model::{ErrorCode, Ino, SessionId};
 
 /// A file whose versions have a chunk each, with copies at both benefactors.
 struct Overwritten {
@@ -216,4 +216,29 @@ fn empty_versions_take_the_place_of_no_content() {
     }
     file.settle(90);
     assert!(file.left().contains(&1), "{:?}", file.left());
+}
+
+#[test]
+fn a_writer_without_room_is_told_what_older_versions_hold() {
+    let mut file = Overwritten::new("state");
+    file.set(file.folder, "keep");
+    let reserve = |pool: &mut Pool| {
+        [0, 1].into_iter().for_each(|number| drop(pool.beat_with_free(number, 0)));
+        let request = ManagerRequest::Reserve { session: session(9), bytes: 1, avoid: Vec::new() };
+        pool.ask(request).unwrap_err()
+    };
+    file.write(1..=1, &[0, 1]);
+    file.pool.open(9, file.file);
+    let failure = reserve(&mut file.pool);
+    assert_eq!(failure.code, ErrorCode::NoSpace);
+    assert!(!failure.to_string().contains("versions"), "{failure}");
+    file.pool.close(9);
+    let newest = file.pool.attr("app/state").unwrap().size;
+    file.write(2..=3, &[0, 1]);
+    let status = file.pool.status();
+    assert_eq!((status.versions, status.older_versions, status.older_bytes), (3, 2, 2 * newest));
+    file.pool.open(9, file.file);
+    let failure = reserve(&mut file.pool).to_string();
+    assert!(failure.contains("2 older versions of files are kept"), "{failure}");
+    assert!(failure.contains("stdchk rm NAME@VERSION"), "{failure}");
 }

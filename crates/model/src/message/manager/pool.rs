@@ -452,6 +452,12 @@ pub struct PoolStatus {
     /// The etcd in which the state is; `None`: it is on the manager's disk.
     #[n(33)]
     pub etcd: Option<EtcdInfo>,
+    /// Of the versions those that aren't the newest of their files.
+    #[n(34)]
+    pub older_versions: u64,
+    /// Bytes of these as their readers see them.
+    #[n(35)]
+    pub older_bytes: u64,
 }
 
 /// What is kept though no version refers to it, for states that somebody may return to.
