@@ -255,7 +255,7 @@ def test_a_set_of_two_starts_of_the_job_is_passed_over(folder: stdchk.Folder) ->
     with Checkpointer(folder, rank=1, ranks=2, run="third") as checkpointer:
         loaded = checkpointer.load(state=None)
     assert loaded is not None and loaded.step == 1
-    # Rank 0 has checked all files of the set; a rank for itself sees what it reads.
+    # Each of these ranks is for itself, and checks all files of the set.
     with Checkpointer(folder, rank=0, ranks=2, run="third") as checkpointer:
         loaded = checkpointer.load(state=None)
     assert loaded is not None and loaded.step == 1 and "another save" in loaded.passed_over[0][1]

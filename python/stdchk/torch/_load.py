@@ -291,13 +291,15 @@ def load(owner: "Checkpointer", step: str | None, wanted: dict[str, Any]) -> Loa
     began = time.monotonic()
     _await_staged(owner)
     owner._gathered(None)
-    candidates = owner._agreed(complete_sets(owner.folder, step) if owner.rank == 0 else None)
+    # Ranks without torch.distributed hear nothing from rank 0: each looks for itself.
+    looks = owner.rank == 0 or not owner._is_collective
+    candidates = owner._agreed(complete_sets(owner.folder, step) if looks else None)
     passed: list[tuple[str, str]] = []
     for timestep, members in candidates:
         files = Files(owner.folder, owner._agent, timestep, members)
         found: list[tuple[dict[str, Any], Filling]] = []
         error: Exception | None = None
-        if owner.rank == 0:
+        if looks:
             error = _failure(files.all)
         files.run = owner._agreed(files.run)
         if error is None:
