@@ -17,6 +17,8 @@ import stdchk
 import stdchk.torch
 from stdchk._agent import Agent
 from stdchk.torch import Checkpointer, Pickled
+from stdchk.torch._load import Copies, Files
+from stdchk.torch._tensors import Shard
 
 
 class Net(torch.nn.Module):
@@ -381,6 +383,35 @@ def test_a_state_that_grows_waits_for_those_who_load(folder: stdchk.Folder) -> N
         checkpointer.save(2, state=torch.zeros(1 << 22)).wait()
         thread.join()
         assert seen == [first]
+
+
+@pytest.mark.parametrize(("part", "share"), [((20, 0, 30, 7), 0.3), ((0, 2, 100, 5), 1.0), ((99, 6, 1, 1), 1.0)])
+def test_a_part_of_a_tensor_is_read_without_the_rows_around_it(
+    folder: stdchk.Folder, part: tuple[int, int, int, int], share: float
+) -> None:
+    state = torch.arange(700, dtype=torch.float64).view(100, 7)
+    with Checkpointer(folder) as checkpointer:
+        checkpointer.save(1, state=state).wait()
+    stop_agent(folder)
+    agent = Agent(folder.pool)
+    file = Files(folder, agent, "1", folder.sets()[0].files).of(0)
+    agent.close()
+    reads = []
+
+    class Counted:
+        def read_into(self, offset: int, buffer: memoryview) -> int:
+            reads.append(len(buffer))
+            return original.read_into(offset, buffer)
+
+    original, file.reader = file.reader, Counted()
+    top, left, rows, columns = part
+    for like in (torch.zeros(rows, columns, dtype=torch.float64), torch.zeros(columns, rows, dtype=torch.float64).t()):
+        reads.clear()
+        copies = Copies()
+        copies.copy(like, Shard((100, 7), (top, left)), file, file.tensors["state"], Shard((100, 7), (0, 0)))
+        copies.run()
+        assert torch.equal(like, state[top : top + rows, left : left + columns])
+        assert sum(reads) == share * 5600, reads
 
 
 RANKS = Path(__file__).with_name("ranks.py")

@@ -14,7 +14,7 @@ from stdchk import _data
 from stdchk._agent import Agent, Held
 from stdchk._data import Member
 from stdchk._errors import DamagedError, Error, NotFoundError, make
-from stdchk._layout import Stored, damaged, parse, read_header
+from stdchk._layout import Array, Stored, damaged, parse, read_header
 from stdchk._pool import Folder
 from stdchk.torch import _state
 from stdchk.torch._tensors import OF_SHORT, Shard, local_part, memory_of
@@ -159,6 +159,7 @@ class Copies:
             inside.append(slice(begin - at, end - at))
             there.append(slice(begin - from_at, end - from_at))
         target = local[tuple(inside)]
+        stored, there = _rows(stored, there)
         size = target.numel() * target.element_size()
         self.bytes += size
         is_whole = tuple(target.shape) == stored.array.shape
@@ -264,6 +265,16 @@ class Filling(Copies):
             found = torch.empty(stored.array.shape, dtype=OF_SHORT[stored.array.dtype])
         self.fill(found, name)
         return found
+
+
+def _rows(stored: Stored, there: list[slice]) -> tuple[Stored, list[slice]]:
+    """What is wanted of a tensor, as a tensor of its own if it is some of its rows: the others are not read then."""
+    shape = stored.array.shape
+    if not shape or any(part != slice(0, extent) for part, extent in zip(there[1:], shape[1:], strict=True)):
+        return stored, there
+    rows = Array(stored.array.name, stored.array.dtype, (there[0].stop - there[0].start, *shape[1:]))
+    row_bytes = stored.array.bytes // shape[0]
+    return Stored(rows, stored.begin + there[0].start * row_bytes), [slice(0, extent) for extent in rows.shape]
 
 
 def _part(file: SavedFile, name: str) -> Shard | None:
