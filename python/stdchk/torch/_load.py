@@ -300,7 +300,7 @@ def _through_memory(target: torch.Tensor, file: SavedFile, stored: Stored, there
 def load(owner: "Checkpointer", step: str | None, wanted: dict[str, Any]) -> Loaded | None:
     """See :meth:`stdchk.torch.Checkpointer.load`."""
     began = time.monotonic()
-    _await_staged(owner)
+    await_staged(owner.folder, owner._agent)
     owner._gathered(None)
     # Ranks without torch.distributed hear nothing from rank 0: each looks for itself.
     looks = owner.rank == 0 or not owner._is_collective
@@ -334,12 +334,12 @@ def load(owner: "Checkpointer", step: str | None, wanted: dict[str, Any]) -> Loa
     return None
 
 
-def _await_staged(owner: "Checkpointer") -> None:
+def await_staged(folder: Folder, agent: Agent) -> None:
     """Lets the agent store what an earlier trainer of the folder left with it."""
     until = time.monotonic() + AGENT_PATIENCE_S
-    below = f"{owner.folder.path}/"
+    below = f"{folder.path}/"
     while time.monotonic() < until:
-        regions = owner._agent.status()["regions"]
+        regions = agent.status()["regions"]
         if not any(region["state"] == "storing" and region["file"].startswith(below) for region in regions):
             return
         time.sleep(0.02)

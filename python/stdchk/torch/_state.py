@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from stdchk._errors import make
+from stdchk._errors import Error, make
 
 
 class Pickled:
@@ -114,3 +114,32 @@ def names(tree: Any) -> list[str]:
     if mark == "d":
         return [name for pair in rest for part in pair for name in names(part)]
     return [name for value in rest for name in names(value)] if mark in ("l", "t") else []
+
+
+def no_tensors(name: str) -> torch.Tensor:
+    """For values that have none."""
+    raise ValueError(f"a value that should have no tensors has {name!r}")
+
+
+def with_pickled(value: Any) -> Any:
+    """A value with :class:`Pickled` around what has no other form."""
+    if isinstance(value, dict):
+        return {key: with_pickled(held) for key, held in value.items()}
+    if isinstance(value, list | tuple):
+        held = [with_pickled(one) for one in value]
+        return held if isinstance(value, list) else tuple(held)
+    try:
+        flatten(value, "", lambda name, _: name)
+    except Error:
+        return Pickled(value)
+    return value
+
+
+def has_pickled(tree: Any) -> bool:
+    """Whether rebuilding it runs code of whoever wrote it."""
+    if not isinstance(tree, list):
+        return False
+    mark, *rest = tree
+    if mark == "d":
+        return any(has_pickled(part) for pair in rest for part in pair)
+    return mark == "p" or (mark in ("l", "t") and any(map(has_pickled, rest)))
