@@ -20,6 +20,7 @@ REGION_ALIGN = 64
 HEADER_BYTES_MAX = 100 << 20
 """As the safetensors library has it."""
 HOLE = "__stdchk_hole."
+ABOUT = "__metadata__"
 
 ITEM_BYTES = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "C64": 8,
@@ -62,6 +63,10 @@ def _up(offset: int, alignment: int) -> int:
 def lay_out(arrays: Iterable[Array], about: dict[str, str]) -> Layout:
     """Lays the tensors out. ``about`` becomes ``__metadata__``."""
     arrays = list(arrays)
+    for array in arrays:
+        if array.name == ABOUT or array.name.startswith(HOLE):
+            cause, next_step = "files of safetensors use this name themselves", "give the tensor another name"
+            raise make({"code": "invalid", "object": array.name, "cause": cause, "next_step": next_step}, [])
     small = sorted(
         (array for array in arrays if array.bytes < CHUNK_BYTES), key=lambda array: (-ITEM_BYTES[array.dtype], array.name)
     )
@@ -98,7 +103,7 @@ def lay_out(arrays: Iterable[Array], about: dict[str, str]) -> Layout:
 
 def _header(small: list[Array], large: list[Array], about: dict[str, str], room: int) -> tuple[bytes, dict[str, int], int]:
     """The header if it took ``room`` bytes: its text, where each tensor lies behind it, and the end of the last one."""
-    entries: dict[str, Any] = {"__metadata__": about}
+    entries: dict[str, Any] = {ABOUT: about}
     offsets: dict[str, int] = {}
     at = 0
     for array in small + large:
@@ -133,7 +138,7 @@ def parse(text: bytes, size: int, name: str) -> tuple[dict[str, Stored], dict[st
     """The tensors of a file by their names, and its metadata, from the text of its header. ``size``: bytes of the file."""
     try:
         entries = json.loads(text)
-        about = {str(key): str(value) for key, value in entries.pop("__metadata__", {}).items()}
+        about = {str(key): str(value) for key, value in entries.pop(ABOUT, {}).items()}
         found = {}
         for key, entry in entries.items():
             if key.startswith(HOLE):

@@ -338,6 +338,14 @@ def test_two_buffers_let_a_save_begin_before_the_one_before_is_stored(folder: st
         assert loaded is not None and loaded.step == 4 and torch.equal(found, state + 4)
 
 
+def test_names_that_the_format_needs_itself_are_refused(folder: stdchk.Folder) -> None:
+    with Checkpointer(folder) as checkpointer:
+        for name in ("__metadata__", "__stdchk_hole.3"):
+            with pytest.raises(ValueError, match="another name"):
+                checkpointer.save(1, **{name: torch.ones(3)})
+        assert checkpointer.load() is None
+
+
 def test_a_step_that_names_no_set_is_refused(folder: stdchk.Folder) -> None:
     with Checkpointer(folder) as checkpointer:
         for step in ("best", "a/1", -1, 1.5, ""):
