@@ -1,4 +1,4 @@
-"""A training with Lightning that dies on the way: lightning_training.py FOLDER KILL_AT OUTPUT.
+"""A training with Lightning that dies on the way: lightning_training.py FOLDER KILL_AT OUTPUT [STEPS DEVICES].
 
 It goes on from the newest checkpoint.
 """
@@ -16,7 +16,6 @@ from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from stdchk.torch.lightning import CheckpointIO
 
 fsspec.register_implementation("stdchk", "stdchk.fs.StdchkFileSystem", clobber=True)
-STEPS = 24
 
 
 class Model(lightning.LightningModule):
@@ -27,7 +26,7 @@ class Model(lightning.LightningModule):
 
     def training_step(self, batch, number):
         # Lightning begins the data anew in an epoch that it goes on with: what is learnt depends on the step alone here.
-        x = torch.randn(8, 32, generator=torch.Generator().manual_seed(self.global_step))
+        x = torch.randn(8, 32, generator=torch.Generator().manual_seed(self.global_step * 2 + self.global_rank))
         loss = (self.net(x) - x).square().mean()
         self.log("loss", loss)
         return loss
@@ -49,6 +48,7 @@ class Kill(Callback):
 
 def main() -> None:
     folder, kill_at, output = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    steps, devices = map(int, sys.argv[4:] or (24, 1))
     warnings.simplefilter("ignore")
     lightning.seed_everything(1, verbose=False)
     dirpath = f"stdchk://{folder}"
@@ -57,14 +57,16 @@ def main() -> None:
     checkpoints = CheckpointIO()
     data = torch.utils.data.TensorDataset(torch.randn(64, 32))
     trainer = lightning.Trainer(
-        max_steps=STEPS, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
+        max_steps=steps, accelerator="cpu", devices=devices, strategy="ddp" if devices > 1 else "auto",
+        logger=False, enable_progress_bar=False, enable_model_summary=False,
         plugins=[checkpoints], callbacks=[saved, stop, Kill(kill_at)],
     )  # fmt: skip
     newest = checkpoints.newest(dirpath)
     model = Model()
     trainer.fit(model, torch.utils.data.DataLoader(data, batch_size=8), ckpt_path=newest, weights_only=False)
-    assert trainer.global_step == STEPS
-    torch.save({"newest": newest, "model": model.state_dict(), "optimizer": trainer.optimizers[0].state_dict()}, output)
+    assert trainer.global_step == steps
+    if trainer.is_global_zero:
+        torch.save({"newest": newest, "model": model.state_dict(), "optimizer": trainer.optimizers[0].state_dict()}, output)
 
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ from stdchk.torch.lightning import CheckpointIO
 TRAINING = Path(__file__).with_name("lightning_training.py")
 
 
-def train(folder: str, kill_at: int, output: Path) -> int:
-    command = [sys.executable, str(TRAINING), folder, str(kill_at), str(output)]
+def train(folder: str, kill_at: int, output: Path, *steps_and_devices: int) -> int:
+    command = [sys.executable, str(TRAINING), folder, str(kill_at), str(output), *map(str, steps_and_devices)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=output.parent)
     assert done.returncode in (0, -signal.SIGKILL), done.stdout[-3000:] + done.stderr[-3000:]
     return done.returncode
@@ -45,6 +45,15 @@ def test_a_killed_training_ends_with_the_same_weights(folder: stdchk.Folder, tmp
     # Of the two best and the last one, all are there and no others.
     names = sorted(entry.name for entry in folder["whole"].ls())
     assert len(names) == 3 and names[-1] == "last.ckpt" and all(name.startswith("epoch=") for name in names[:2])
+
+
+def test_ranks_that_are_alike_save_once_and_all_load(folder: stdchk.Folder, tmp_path: Path) -> None:
+    train(f"{folder.path}/whole", 0, tmp_path / "whole.pt", 6, 2)
+    train(f"{folder.path}/twice", 0, tmp_path / "twice.pt", 3, 2)
+    train(f"{folder.path}/twice", 0, tmp_path / "twice.pt", 6, 2)
+    whole, twice = (torch.load(tmp_path / name, weights_only=True) for name in ("whole.pt", "twice.pt"))
+    assert whole.pop("newest") is None and twice.pop("newest") == f"stdchk://{folder.path}/twice/last.ckpt"
+    assert equal(whole, twice)
 
 
 def checkpoint() -> dict[str, Any]:
