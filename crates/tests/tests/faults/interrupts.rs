@@ -11,6 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use serde_json::{Value, json};
 use stdchk_tests::{Pool, Setup, random_bytes, send_signal, wait_until, within};
 
 const MIB: usize = 1 << 20;
@@ -447,6 +448,27 @@ fn who_has_files_open_starts_programs_while_the_manager_is_stopped() {
     assert!(shell.wait().unwrap().success());
     assert_eq!(pool.get("app/0/open"), b"before and after");
     assert_eq!(pool.get("app/0/log"), b"begun\ndone\n");
+}
+
+#[test]
+fn a_program_started_in_the_midst_of_a_file_leaves_one_version_and_a_number_that_nothing_has() {
+    let pool = pool_with_folders(&[call("any", "", "")]);
+    pool.policy("app/0", &["versions=keep"]);
+    let mut file = fs::File::create(pool.at("app/0/open")).unwrap();
+    file.write_all(b"before ").unwrap();
+    assert!(Command::new("true").status().unwrap().success());
+    let begun = pool.versions("app/0/open");
+    assert_eq!(begun.len(), 1, "{begun:?}");
+    assert_eq!((&begun[0]["state"], &begun[0]["size"]), (&json!("open"), &json!(7)));
+    file.write_all(b"and after").unwrap();
+    drop(file);
+    assert_eq!(pool.get("app/0/open"), b"before and after");
+    let closed = pool.versions("app/0/open");
+    assert_eq!(closed.len(), 1, "one session leaves one version: {closed:?}");
+    let number = |versions: &[Value]| versions[0]["version"].as_u64().unwrap();
+    assert!(number(&closed) > number(&begun), "{begun:?} {closed:?}");
+    let before = format!("app/0/open@{}", number(&begun));
+    pool.fails(&["get", &before, "-o", "-"], 4, &["no such version"]);
 }
 
 /// Closes its files in threads while it starts a program that closes its copies of them after that.

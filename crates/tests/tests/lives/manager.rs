@@ -286,7 +286,12 @@ impl World {
         self.keepers_follow();
         // A benefactor that left remembers what was given up, and tells it once its owner has it serve again.
         self.hides_moment |= self.nodes.iter().any(|node| node.has_left);
+        let asks_for_more = redundancy.hosts() > self.redundancy.hosts();
         self.redundancy = redundancy;
+        if asks_for_more {
+            // An owner may have taken a disk away that the others could do without until now.
+            self.settle_owners();
+        }
         self.nearer_may_do(self.distance());
         let unreadable = self.unreadable();
         if let Some(registered) = self.registered.as_ref().filter(|_| is_kept) {
