@@ -292,9 +292,7 @@ pub unsafe extern "C-unwind" fn utimensat(
     // SAFETY: the arguments as they came.
     let call = || unsafe { real::utimensat(directory, path, times, flags) };
     // SAFETY: the program's string, or none.
-    let names_nothing =
-        path.is_null() || flags & libc::AT_EMPTY_PATH != 0 && unsafe { bytes(path) }.is_empty();
-    if names_nothing && directory != AT_FDCWD {
+    if flags & libc::AT_EMPTY_PATH != 0 && directory != AT_FDCWD && unsafe { bytes(path) }.is_empty() {
         return touching(directory, call);
     }
     // SAFETY: the program's string.

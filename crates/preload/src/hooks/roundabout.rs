@@ -504,6 +504,9 @@ unsafe fn on_names(number: c_long, [a, b, c, d, e]: [usize; 5]) -> Option<c_long
             libc::SYS_setxattr => hooks::setxattr(path(a), path(b), c as *const c_void, d, int(e)),
             libc::SYS_lsetxattr => hooks::lsetxattr(path(a), path(b), c as *const c_void, d, int(e)),
             libc::SYS_fsetxattr => hooks::fsetxattr(int(a), path(b), c as *const c_void, d, int(e)),
+            libc::SYS_utimensat if path(b).is_null() && int(d) == 0 => {
+                super::data::futimens(int(a), c as *const timespec)
+            }
             libc::SYS_utimensat => hooks::utimensat(int(a), path(b), c as *const timespec, int(d)),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_chmod => hooks::chmod(path(a), unsigned_int(b)),
