@@ -278,7 +278,7 @@ impl Namespace {
             }
             Change::Link { ino, parent, name } => self.link(*ino, (*parent, name)).map(Some),
             Change::Unlink { parent, name } => self.unlink((*parent, name)).map(Some),
-            Change::Rmdir { parent, name } => self.rmdir((*parent, name)).map(|()| None),
+            Change::Rmdir { parent, name } => self.rmdir((*parent, name)).map(Some),
             Change::Rename { parent, name, new_parent, new_name, existing } => {
                 self.rename((*parent, name), (*new_parent, new_name), *existing).map(Some)
             }
@@ -384,12 +384,13 @@ impl Namespace {
         Ok(())
     }
 
-    pub(super) fn rmdir(&mut self, (parent, name): (Ino, &str)) -> Result<(), Failure> {
+    pub(super) fn rmdir(&mut self, (parent, name): (Ino, &str)) -> Result<Attr, Failure> {
         let ino = self.entry(parent, name)?;
         self.check_empty(ino, name)?;
         self.detach(parent, name)?;
+        let removed = Attr { links: 0, ..self.attr(ino)? };
         self.drop_unused(ino);
-        Ok(())
+        Ok(removed)
     }
 
     fn set_attr(&mut self, change: &Change) -> Result<Attr, Failure> {

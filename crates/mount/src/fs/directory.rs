@@ -77,7 +77,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// `Stale` if the directory is gone or was renamed elsewhere: the kernel looks for the one that has the name now. Once it is open
-    /// nobody could be told: a listing of a directory that is gone is empty.
+    /// nobody could be told: a listing of a directory that is gone is empty. One that was removed here can be opened as a working directory.
     pub async fn open_directory(
         &self,
         id: NodeId,
@@ -85,7 +85,10 @@ impl FileSystem {
         ttl: Duration,
         task: u32,
     ) -> Result<(u64, bool), Failure> {
-        self.check_names(id, task).await?;
+        // No name leads to a directory that was removed here.
+        if !self.nodes.lock().is_removed_directory(id) {
+            self.check_names(id, task).await?;
+        }
         let is_known = self.nodes.lock().opens_directory(id, user, ttl);
         let number = self.number();
         let stream = Stream { ino: id.ino(), state: tokio::sync::Mutex::default() };

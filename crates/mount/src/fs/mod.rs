@@ -221,8 +221,11 @@ impl FileSystem {
         let mut nodes = self.nodes.lock();
         let open = nodes.open_file(id);
         let mut attr = match answer {
-            // Its last name is gone while it is open.
-            Err(failure) if failure.code == ErrorCode::NotFound && open.is_some() => {
+            // Its last name is gone while it is open, or somebody works in it.
+            Err(failure)
+                if failure.code == ErrorCode::NotFound
+                    && (open.is_some() || nodes.is_removed_directory(id)) =>
+            {
                 let last = nodes.last_attr(id).ok_or(failure)?;
                 Attr { links: 0, ..last.clone() }
             }

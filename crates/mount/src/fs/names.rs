@@ -312,7 +312,10 @@ impl FileSystem {
         self.nodes.lock().changed_otherwise();
         match removed {
             Err(failure) => Err(self.in_directory(parent, failure).await),
-            Ok(_) => Ok(()),
+            Ok(removed) => {
+                self.nodes.lock().removed_here(&removed.ok_or_else(without_entry)?);
+                Ok(())
+            }
         }
     }
 
@@ -363,6 +366,12 @@ impl FileSystem {
             Existing::Exchange => Some(self.pool.lookup(new_folder, new_name).await?),
             Existing::Replace | Existing::ReplaceOnCommit | Existing::Refuse => None,
         };
+        let covered = match before.kind {
+            FileKind::Directory if other.is_none() => {
+                self.pool.lookup(new_folder, new_name).await.map(Some).or_else(or_none)?
+            }
+            _ => None,
+        };
         let (name, new_name) = (name.to_owned(), new_name.to_owned());
         let rename = Change::Rename { parent, name, new_parent: new_folder, new_name, existing };
         let changed = caller.step(self.pool.change_held(rename)).await;
@@ -373,6 +382,9 @@ impl FileSystem {
         };
         let after = after.ok_or_else(without_entry)?;
         self.renamed(&before, &after, other, replaced);
+        if let Some(covered) = covered.filter(|covered| covered.ino != after.ino) {
+            self.nodes.lock().removed_here(&covered);
+        }
         for (file, turn) in &mut turns {
             file.renumbered(turn, before.version, after.version);
         }

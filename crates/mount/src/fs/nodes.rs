@@ -271,6 +271,19 @@ impl Nodes {
         }
     }
 
+    /// A directory has lost its name by a change made here. Who works in it, or has it open, still asks for it.
+    pub fn removed_here(&mut self, attr: &Attr) {
+        let id = self.id_of(attr.ino);
+        if let Some(node) = self.nodes.get_mut(&id) {
+            (node.attr, node.said) = (Attr { links: 0, ..attr.clone() }, None);
+        }
+    }
+
+    /// Whether an inode is that of a directory that was removed here.
+    pub fn is_removed_directory(&self, id: NodeId) -> bool {
+        self.last_attr(id).is_some_and(|attr| attr.kind == FileKind::Directory && attr.links == 0)
+    }
+
     /// Whether the names that the kernel remembers of an inode are still its names.
     pub fn is_named(&self, id: NodeId, attr: &Attr) -> bool {
         self.nodes.get(&id).is_some_and(|node| node.named == attr.named)

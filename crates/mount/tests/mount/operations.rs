@@ -298,6 +298,25 @@ fn the_mount_shows_its_name_and_the_space_of_the_pool() {
 }
 
 #[test]
+fn a_directory_that_is_removed_or_replaced_while_somebody_works_in_it_is_an_empty_one_without_a_name() {
+    let pool = TestPool::start(1);
+    let mount = pool.mount();
+    let local = tempfile::tempdir().unwrap();
+    let script = "mkdir gone kept new over; cd gone; rmdir ../gone; sleep 0.3; stat -c '%h %F' . /proc/self/cwd/; ls -a; ls /proc/self/cwd
+         touch x; mkdir y; ln -s z z; cd ../over; mv -T ../new ../over; stat -c %h .; ls; touch x; mkdir ../gone; ls ../gone
+         stat -c %F ../gone; cd ../kept; stat -c %F .";
+    let said = |folder: &std::path::Path| {
+        let output =
+            std::process::Command::new("sh").arg("-c").arg(script).current_dir(folder).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        (text(&output.stdout), text(&output.stderr))
+    };
+    let plain = said(local.path());
+    assert_eq!(said(&mount.at("")), plain);
+    assert!(plain.0.starts_with("0 directory"), "{plain:?}");
+}
+
+#[test]
 fn a_removed_file_outlives_its_folder_while_it_is_open() {
     let pool = TestPool::start(1);
     let mount = pool.mount();
