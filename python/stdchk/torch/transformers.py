@@ -167,7 +167,8 @@ def _check(trainer: Trainer) -> None:
 
 
 def _random_states(ranks: int) -> dict[str, Any]:
-    kind, keys, *rest = numpy.random.get_state()
+    state: Any = numpy.random.get_state()
+    kind, keys, *rest = state
     is_used = torch.cuda.is_initialized()
     devices = range(torch.cuda.device_count() if is_used else 0) if ranks == 1 or not is_used else [torch.cuda.current_device()]
     return {
