@@ -6,6 +6,7 @@ import os
 import queue
 import shutil
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -19,6 +20,16 @@ from stdchk._pool import Pool
 START_TIMEOUT_S = 30.0
 """For a loaded machine: an agent that starts answers within milliseconds."""
 LINE_BYTES_MAX = 16 << 20
+BUSY_S = 60.0
+"""Seconds for which a region is waited for that somebody loads from."""
+CONFLICT_S = 5.0
+"""Seconds for which a region is waited for that belongs to another process."""
+SILENCE_S = 2.0
+"""Seconds for which an agent may be silent beyond a wait that was asked for."""
+
+
+PATHS = ("data", "keys", "encryption_keys", "config")
+PATH_VARIABLES = ("STDCHK_DATA", "STDCHK_KEYS", "STDCHK_ENCRYPTION_KEYS", "STDCHK_CONFIG")
 
 
 class Piece(NamedTuple):
@@ -43,6 +54,8 @@ class Agent:
     def __init__(self, pool: Pool) -> None:
         self._process = os.getpid()
         self._exchanges: queue.SimpleQueue[_Exchange | None] = queue.SimpleQueue()
+        self._closing = threading.Lock()
+        self._is_closed = False
         connection = _connected(pool)
         # A thread of its own: a signal interrupts a wait for an answer, and never the reading of one.
         threading.Thread(target=_exchange_all, args=(connection, self._exchanges), name="stdchk-agent", daemon=True).start()
@@ -50,7 +63,9 @@ class Agent:
     def close(self) -> None:
         """Ends it. What was being filled counts no longer; what was staged is stored."""
         if os.getpid() == self._process:
-            self._exchanges.put(None)
+            with self._closing:
+                self._is_closed = True
+                self._exchanges.put(None)
 
     def region(self, key: str, size: int) -> mmap.mmap:
         """The memory of this name, which belongs to this connection until it ends.
@@ -60,27 +75,36 @@ class Agent:
         answer, descriptors = self._ask_until_free({"do": "region", "key": key, "bytes": size})
         return mmap.mmap(descriptors[0].number, answer["bytes"])
 
-    def begin(self, key: str) -> None:
-        """The region is going to be filled. Waits for those who load from it."""
-        self._ask_until_free({"do": "begin", "key": key})
+    def begin(self, key: str) -> int:
+        """The region is going to be filled; the number of this filling. Waits for those who load from it."""
+        answer, _ = self._ask_until_free({"do": "begin", "key": key})
+        return int(answer["filling"])
 
     def _ask_until_free(self, request: dict[str, Any]) -> "tuple[dict[str, Any], list[_Descriptor]]":
+        began = time.monotonic()
         while True:
             try:
                 return self._ask(request)
             except _errors.Error as error:
-                if error.code != "busy":
+                # A trainer that has just been killed is the owner until the agent has seen that.
+                patience = {"busy": BUSY_S, "conflict": CONFLICT_S}.get(error.code, 0.0)
+                if time.monotonic() - began >= patience:
                     raise
                 time.sleep(0.01)
 
-    def staged(self, key: str, file: str, length: int, pieces: list[Piece]) -> int:
-        """The region is whole, and the agent stores it as ``file``; the number of this save."""
-        answer, _ = self._ask({"do": "staged", "key": key, "file": file, "length": length, "pieces": pieces})
+    def staged(self, key: str, filling: int, file: str, length: int, pieces: list[Piece]) -> int:
+        """A filling is whole, and the agent stores it as ``file``; the number of this save."""
+        request = {"do": "staged", "key": key, "filling": filling, "file": file, "length": length, "pieces": pieces}
+        answer, _ = self._ask(request)
         return int(answer["save"])
 
     def wait(self, key: str, save: int, seconds: float) -> dict[str, Any]:
         """What became of a save within so many seconds: an answer ``storing``, ``durable`` or ``failed``."""
-        answer, _ = self._ask({"do": "wait", "key": key, "save": save, "seconds": seconds})
+        try:
+            answer, _ = self._ask({"do": "wait", "key": key, "save": save, "seconds": seconds}, seconds + SILENCE_S)
+        except TimeoutError:
+            # An agent that is stopped, or a machine without time for it: nothing is known to be wrong.
+            return {"answer": "storing"}
         return answer
 
     def held(self, file: str, version: int) -> Held | None:
@@ -101,15 +125,19 @@ class Agent:
         answer, _ = self._ask({"do": "status"})
         return answer
 
-    def _ask(self, request: dict[str, Any]) -> "tuple[dict[str, Any], list[_Descriptor]]":
+    def _ask(self, request: dict[str, Any], patience: float | None = None) -> "tuple[dict[str, Any], list[_Descriptor]]":
         if os.getpid() != self._process:
             raise _error("the agent", "its connection belongs to the process that made it", "open a new one after a fork")
         line = json.dumps(request, separators=(",", ":")).encode() + b"\n"
         if len(line) > LINE_BYTES_MAX:
             raise _error("the checkpoint", f"it has {len(request.get('pieces', []))} pieces", "save fewer tensors at once")
         exchange = _Exchange(line)
-        self._exchanges.put(exchange)
-        exchange.ended.wait()
+        with self._closing:
+            if self._is_closed:
+                raise _error("the checkpointer", "it was closed", "make a new one")
+            self._exchanges.put(exchange)
+        if not exchange.ended.wait(patience):
+            raise TimeoutError("the agent does not answer")
         if exchange.error is not None:
             raise _lost(str(exchange.error)) from exchange.error
         answer = exchange.answer
@@ -185,6 +213,7 @@ def _connected(pool: Pool) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connection.connect(path)
+            _check_owner(connection, path)
             return connection
         except (FileNotFoundError, ConnectionRefusedError) as error:
             connection.close()
@@ -197,16 +226,35 @@ def _connected(pool: Pool) -> socket.socket:
         time.sleep(0.02)
 
 
+def _check_owner(connection: socket.socket, path: str) -> None:
+    """In a folder of all users another one could have been faster."""
+    _, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    if user != os.geteuid():
+        connection.close()
+        raise _error("the agent", f"user {user} serves at {path}", "set XDG_RUNTIME_DIR to a folder of your own")
+
+
 def _start(pool: Pool, path: str) -> "subprocess.Popen[bytes]":
     options = pool._options
     named = ("data", "manager", "keys", "encryption_keys", "window", "config")
-    flags = [f"--{name.replace('_', '-')}={os.fspath(options[name])}" for name in named if options.get(name) is not None]
+    given = {name: os.fspath(options[name]) for name in named if options.get(name) is not None}
+    given |= {name: os.path.abspath(given[name]) for name in PATHS if name in given}
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
+    more = {name: os.path.abspath(os.environ[name]) for name in PATH_VARIABLES if os.environ.get(name)}
     command = [binary(), *flags, "agent", f"--socket={path}", f"--log={path}.log"]
     folder = Path(path).parent
     folder.mkdir(mode=0o700, exist_ok=True)
     with open(os.devnull, "r+b") as nothing:
         # A session of its own: what ends the job's process group does not end the agent.
-        return subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True, cwd="/")
+        return subprocess.Popen(
+            command,
+            stdin=nothing,
+            stdout=nothing,
+            stderr=nothing,
+            start_new_session=True,
+            cwd="/",
+            env={**os.environ, **more},
+        )
 
 
 def binary() -> str:

@@ -8,6 +8,7 @@ stand one behind the other, in front. What a program needs beside tensors is JSO
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from stdchk._agent import Piece
@@ -36,7 +37,7 @@ class Array:
     dtype: str
     shape: tuple[int, ...]
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         """Its size."""
         count = ITEM_BYTES[self.dtype]

@@ -51,18 +51,18 @@ def stored(agent: Agent, key: str, save: int) -> dict[str, object]:
 
 def fill(agent: Agent, name: str, content: bytes, file: str) -> int:
     memory = agent.region(name, len(content))
-    agent.begin(name)
+    filling = agent.begin(name)
     memory[:] = content
-    return agent.staged(name, file, len(content), [Piece(0, 0, len(content))])
+    return agent.staged(name, filling, file, len(content), [Piece(0, 0, len(content))])
 
 
 def test_what_is_staged_becomes_a_file(runtime: stdchk.Pool) -> None:
     agent, folder = Agent(runtime), runtime["agent-file"]
     memory = agent.region("a", 3 << 20)
-    agent.begin("a")
+    filling = agent.begin("a")
     memory[:5] = b"begin"
     memory[64:67] = b"end"
-    save = agent.staged("a", "agent-file/deep/name", 10 << 30, [Piece(0, 0, 5), Piece((10 << 30) - 3, 64, 3)])
+    save = agent.staged("a", filling, "agent-file/deep/name", 10 << 30, [Piece(0, 0, 5), Piece((10 << 30) - 3, 64, 3)])
     assert stored(agent, "a", save)["answer"] == "durable"
     with folder.open("deep/name") as file:
         assert file.read(8) == b"begin\0\0\0" and file.seek(-3, 2) and file.read() == b"end"
@@ -79,10 +79,10 @@ from stdchk._agent import Agent, Piece
 agent = Agent(stdchk.connect())
 size = 40 << 20
 memory = agent.region("killed", size)
-agent.begin("killed")
+filling = agent.begin("killed")
 memory[:] = os.urandom(1) * size
 if sys.argv[1] == "staged":
-    agent.staged("killed", f"agent-killed/{sys.argv[2]}", size, [Piece(0, 0, size)])
+    agent.staged("killed", filling, f"agent-killed/{sys.argv[2]}", size, [Piece(0, 0, size)])
 if sys.argv[1] == "orphan" and os.fork() == 0:
     import time
     time.sleep(60)
@@ -152,21 +152,21 @@ def test_what_can_not_be_stored_is_said(runtime: stdchk.Pool) -> None:
 def test_bad_requests_are_refused(runtime: stdchk.Pool) -> None:
     agent = Agent(runtime)
     agent.region("bad", 100)
-    with pytest.raises(stdchk.InvalidError):
-        agent.staged("bad", "bad/file", 10, [Piece(0, 0, 10)])
+    with pytest.raises(stdchk.Error, match="filled with something else"):
+        agent.staged("bad", 0, "bad/file", 10, [Piece(0, 0, 10)])
     for pieces, length in (
         ([Piece(0, 95, 10)], 10),
         ([Piece(0, 0, 20)], 10),
         ([Piece(5, 0, 5), Piece(0, 5, 5)], 10),
         ([Piece(-1, 0, 1)], 10),
     ):
-        agent.begin("bad")
+        filling = agent.begin("bad")
         with pytest.raises(stdchk.InvalidError):
-            agent.staged("bad", "bad/file", length, pieces)
+            agent.staged("bad", filling, "bad/file", length, pieces)
     for name in ("", "/", "bad/../../x"):
-        agent.begin("bad")
+        filling = agent.begin("bad")
         with pytest.raises(stdchk.Error):
-            agent.staged("bad", name, 1, [Piece(0, 0, 1)])
+            agent.staged("bad", filling, name, 1, [Piece(0, 0, 1)])
     with pytest.raises(stdchk.NoSpaceError, match="this host has"):
         agent.region("huge", 1 << 50)
     other = Agent(runtime)
@@ -252,3 +252,61 @@ def test_an_interrupted_wait_does_not_mix_up_answers(runtime: stdchk.Pool) -> No
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def test_a_connection_that_was_closed_says_so(runtime: stdchk.Pool) -> None:
+    agent = Agent(runtime)
+    agent.close()
+    with pytest.raises(stdchk.Error, match="it was closed"):
+        agent.status()
+
+
+def test_an_agent_that_stands_still_is_waited_for_no_longer_than_was_said(runtime: stdchk.Pool) -> None:
+    agent = Agent(runtime)
+    process = agent.status()["process"]
+    save = fill(agent, "still", b"x", "agent-still/file")
+    os.kill(process, signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        assert agent.wait("still", save, 0.1)["answer"] == "storing"
+        assert time.monotonic() - began < 20
+    finally:
+        os.kill(process, signal.SIGCONT)
+    assert stored(agent, "still", save)["answer"] == "durable"
+
+
+def test_all_that_was_accepted_is_stored_before_the_agent_ends(runtime: stdchk.Pool) -> None:
+    folder = runtime["agent-stop"]
+    accepted = []
+    for turn in range(6):
+        agent = Agent(runtime)
+        stopper = subprocess.Popen([binary(), "agent", "stop", "--socket", os.fspath(runtime._native.agent_socket)])
+        with contextlib.suppress(stdchk.Error):
+            for number in range(200):
+                name = f"{turn}-{number}"
+                stored(agent, "stop", fill(agent, "stop", name.encode(), f"agent-stop/{name}"))
+                accepted.append(name)
+        stopper.wait()
+        agent.close()
+        wait_until(lambda: not os.path.exists(runtime._native.agent_socket))
+    assert accepted
+    for name in accepted[-20:]:
+        assert folder.read_bytes(name) == name.encode()
+
+
+def test_another_users_agent_is_not_believed(runtime: stdchk.Pool) -> None:
+    path = os.fspath(runtime._native.agent_socket)
+    os.makedirs(os.path.dirname(path), mode=0o777)
+    os.chmod(os.path.dirname(path), 0o777)
+    os.chmod(os.environ["XDG_RUNTIME_DIR"], 0o777)
+    code = "import os, socket, sys; os.setuid(65534); s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]);"
+    code += "os.chmod(sys.argv[1], 0o777); s.listen(); print('up', flush=True); s.accept()"
+    foreign = subprocess.Popen([sys.executable, "-c", code, path], stdout=subprocess.PIPE)
+    try:
+        assert foreign.stdout is not None and foreign.stdout.readline() == b"up\n"
+        with pytest.raises(stdchk.Error, match="user 65534"):
+            Agent(runtime)
+    finally:
+        foreign.kill()
+        foreign.wait()
+        os.remove(path)

@@ -170,15 +170,15 @@ def test_what_the_next_forward_pass_changes_is_saved_as_it_was(folder: stdchk.Fo
 
 
 def test_a_torn_copy_is_no_checkpoint(folder: stdchk.Folder) -> None:
-    net, _ = training(6, width=2048)
+    net, optimizer = training(6, width=2048)
     with Checkpointer(folder) as checkpointer:
-        checkpointer.save(1, net=net).wait()
+        checkpointer.save(1, net=net, optimizer=optimizer).wait()
         torn = 0
         for number in range(2, 8):
-            # Without the optimizer, and without `before_update`: nobody says that the parameters change.
-            save = checkpointer.save(number, net=net)
+            save = checkpointer.save(number, net=net, optimizer=optimizer)
+            # Without `before_update`: nobody says that the parameters change.
             with torch.no_grad():
-                for parameter in net.parameters():
+                for parameter in optimizer.param_groups[0]["params"]:
                     parameter.add_(1)
             try:
                 save.wait()
@@ -189,19 +189,145 @@ def test_a_torn_copy_is_no_checkpoint(folder: stdchk.Folder) -> None:
         assert torn > 0
 
 
-def test_before_update_waits_for_the_copies(folder: stdchk.Folder) -> None:
-    net, _ = training(7, width=2048)
+@pytest.mark.parametrize("with_optimizer", [True, False])
+def test_what_changes_after_the_save_is_not_in_it(folder: stdchk.Folder, with_optimizer: bool) -> None:
+    net, optimizer = training(7, width=2048)
+    fused = torch.optim.AdamW([p for p in net.parameters() if p.requires_grad], lr=1.0, fused=True)
+    for parameter in net.parameters():
+        parameter.grad = torch.ones_like(parameter)
     with Checkpointer(folder) as checkpointer:
         expected = snapshot(net)
-        checkpointer.save(1, net=net)
-        checkpointer.before_update()
-        with torch.no_grad():
-            for parameter in net.parameters():
-                parameter.add_(1)
+        if with_optimizer:
+            checkpointer.save(1, net=net, optimizer=optimizer)
+            checkpointer.before_update()
+        else:
+            checkpointer.save(1, net=net)
+        # Its changes are not counted by PyTorch.
+        fused.step()
+        for parameter in net.parameters():
+            parameter.data.mul_(2)
         checkpointer.wait()
         other, _ = training(8, width=2048)
         checkpointer.load(net=other)
         assert same(snapshot(other), expected)
+
+
+def test_a_load_right_behind_a_save_does_not_change_what_is_saved(folder: stdchk.Folder) -> None:
+    net, optimizer = training(9, width=2048)
+    with Checkpointer(folder) as checkpointer:
+        checkpointer.save(1, net=net, optimizer=optimizer).wait()
+        before = snapshot(net)
+        step(net, optimizer, 2048)
+        after = snapshot(net)
+        checkpointer.save(2, net=net, optimizer=optimizer)
+        checkpointer.load(step=1, net=net)
+        assert same(snapshot(net), before)
+        checkpointer.wait()
+        checkpointer.load(step=2, net=net)
+        assert same(snapshot(net), after)
+
+
+def test_files_of_other_starts_do_not_harm_a_set(folder: stdchk.Folder) -> None:
+    def save(run: str, rank: int, ranks: int, step: int) -> None:
+        with Checkpointer(folder, rank=rank, ranks=ranks, run=run) as checkpointer:
+            checkpointer.save(step, state={"of": run})
+
+    def loaded() -> tuple[object, object]:
+        with Checkpointer(folder, run="reader") as checkpointer:
+            found = checkpointer.load(state=None)
+        assert found is not None
+        return found.step, found.state["state"]["of"]
+
+    save("one", 0, 1, 100)
+    save("two", 0, 2, 100)
+    assert loaded() == (100, "one")
+    save("two", 1, 2, 100)
+    assert loaded() == (100, "two")
+    save("three", 0, 1, 100)
+    assert loaded() == (100, "three")
+    save("four", 1, 2, 100)
+    save("four", 0, 3, 110)
+    assert loaded() == (100, "three")
+
+
+def test_memory_of_a_file_that_was_removed_is_not_loaded(folder: stdchk.Folder) -> None:
+    for value in (1.0, 2.0):
+        folder.remove(recursive=True) if folder.exists() else None
+        # The same run, as with a job that was requeued.
+        with Checkpointer(folder, run="run", buffers=1 if value == 1.0 else 2) as checkpointer:
+            checkpointer.save(1, state=torch.full((1 << 20,), value))
+    with Checkpointer(folder, run="run") as checkpointer:
+        loaded = checkpointer.load(state=None)
+    assert loaded is not None and torch.equal(loaded.state["state"], torch.full((1 << 20,), 2.0))
+
+
+class Copying(torch.nn.Module):
+    """Gives copies by `state_dict`, and keeps a tensor as extra state."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.full((4,), value))
+        self.extra = torch.full((3,), value)
+        self.register_state_dict_post_hook(lambda module, state, *_: state.update({k: v.clone() for k, v in state.items()}))
+
+    def get_extra_state(self) -> torch.Tensor:
+        return self.extra
+
+    def set_extra_state(self, state: torch.Tensor) -> None:
+        self.extra = state
+
+
+def test_a_module_that_gives_copies_is_loaded(folder: stdchk.Folder) -> None:
+    with Checkpointer(folder) as checkpointer:
+        checkpointer.save(1, net=Copying(7.0)).wait()
+        net = Copying(1.0)
+        checkpointer.load(net=net)
+        assert net.weight.tolist() == [7.0] * 4 and net.extra.tolist() == [7.0] * 3
+
+
+def test_views_that_differ_only_in_their_signs_are_two(folder: stdchk.Folder) -> None:
+    t = torch.randn(5, dtype=torch.complex64)
+    with Checkpointer(folder) as checkpointer:
+        checkpointer.save(1, state={"t": t, "u": t.conj(), "v": t.conj().imag}).wait()
+        loaded = checkpointer.load(state=None)
+    assert loaded is not None
+    found = loaded.state["state"]
+    assert torch.equal(found["t"], t) and torch.equal(found["u"], t.conj()) and torch.equal(found["v"], t.conj().imag)
+
+
+def test_a_checkpointer_that_was_closed_says_so(folder: stdchk.Folder) -> None:
+    with Checkpointer(folder) as checkpointer:
+        checkpointer.save(1, state=1)
+    with pytest.raises(stdchk.Error, match="closed"):
+        checkpointer.save(2, state=2)
+    with pytest.raises(stdchk.Error, match="closed"):
+        checkpointer.load()
+
+
+def test_a_state_that_grows_keeps_no_old_memory(folder: stdchk.Folder) -> None:
+    with Checkpointer(folder) as checkpointer:
+        saves = []
+        for number in range(5):
+            saves.append(checkpointer.save(number, state=torch.zeros(1 << 24, dtype=torch.uint8).repeat(number + 1)))
+            saves[-1].wait()
+        shared = sum(
+            int(line.split()[1]) << 10
+            for line in Path(f"/proc/{checkpointer._agent.status()['process']}/status").read_text().splitlines()
+            if line.startswith("RssShmem")
+        )
+    assert shared < (5 + 2) << 24
+
+
+def test_a_child_steps_its_copy_of_the_optimizer(folder: stdchk.Folder) -> None:
+    net, optimizer = training(11)
+    with Checkpointer(folder) as checkpointer:
+        step(net, optimizer)
+        checkpointer.save(1, net=net, optimizer=optimizer)
+        child = os.fork()
+        if child == 0:
+            step(net, optimizer)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
 
 
 def test_tensors_that_did_not_change_are_stored_once(folder: stdchk.Folder) -> None:
@@ -249,18 +375,16 @@ def test_a_trainer_that_is_killed_once_it_has_staged_has_lost_nothing(folder: st
             assert torch.equal(loaded.state["state"]["number"], torch.full((1 << 21,), float(number)))
 
 
-def test_a_set_of_two_starts_of_the_job_is_passed_over(folder: stdchk.Folder) -> None:
+def test_what_a_later_start_saved_in_part_does_not_count(folder: stdchk.Folder) -> None:
     for run, number in (("first", 1), ("first", 2), ("second", 2)):
         for rank in (0, 1) if run == "first" else (0,):
             with Checkpointer(folder, rank=rank, ranks=2, run=f"{run}{number}") as checkpointer:
                 checkpointer.save(number, state={"rank": rank, "of": run})
-    with Checkpointer(folder, rank=1, ranks=2, run="third") as checkpointer:
-        loaded = checkpointer.load(state=None)
-    assert loaded is not None and loaded.step == 1
-    # Each of these ranks is for itself, and checks all files of the set.
-    with Checkpointer(folder, rank=0, ranks=2, run="third") as checkpointer:
-        loaded = checkpointer.load(state=None)
-    assert loaded is not None and loaded.step == 1 and "another save" in loaded.passed_over[0][1]
+    for rank in (0, 1):
+        with Checkpointer(folder, rank=rank, ranks=2, run="third") as checkpointer:
+            loaded = checkpointer.load(state=None)
+        assert loaded is not None and loaded.step == 2
+        assert loaded.state["state"] == {"rank": rank, "of": "first"}
 
 
 def test_state_of_each_rank_is_not_given_to_another_number_of_them(folder: stdchk.Folder) -> None:
@@ -437,7 +561,7 @@ def test_ranks_save_together_and_others_load(folder: stdchk.Folder, tmp_path: Pa
             check=False,
         )
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    files = [json.loads(header(folder, f"1/{rank}-of-2.safetensors")) for rank in (0, 1)]
+    files = [json.loads(header(folder["1"], rank)) for rank in (0, 1)]
     sizes = [
         sum(held["data_offsets"][1] - held["data_offsets"][0] for name, held in file.items() if name != "__metadata__")
         for file in files
@@ -448,7 +572,8 @@ def test_ranks_save_together_and_others_load(folder: stdchk.Folder, tmp_path: Pa
         assert 0.8 < sizes[0] / sizes[1] < 1.3
 
 
-def header(folder: stdchk.Folder, name: str) -> bytes:
+def header(folder: stdchk.Folder, rank: int) -> bytes:
+    (name,) = [entry.name for entry in folder.ls() if entry.name.startswith(f"{rank}-of-2.")]
     with folder.open(name) as file:
         return file.read(int.from_bytes(file.read(8), "little"))
 

@@ -34,7 +34,13 @@ def run(ranks: int, what: str, folder: stdchk.Folder, step: int) -> None:
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 
-def header(folder: stdchk.Folder, name: str) -> dict[str, Any]:
+def files(folder: stdchk.Folder, start: str) -> list[str]:
+    """The names of files of ranks that start so."""
+    return [entry.name for entry in folder.ls() if entry.name.startswith(start)]
+
+
+def header(folder: stdchk.Folder, rank: int) -> dict[str, Any]:
+    (name,) = files(folder, f"{rank}-of-2.")
     with folder.open(name) as file:
         found: dict[str, Any] = json.loads(file.read(int.from_bytes(file.read(8), "little")))
         return found
@@ -47,10 +53,9 @@ def test_two_ranks_save_and_other_numbers_of_them_load(folder: stdchk.Folder) ->
     run(2, "async", folder, 2)
     run(3, "load", folder, 2)
     assert [one.timestep for one in folder.sets() if one.state == "complete"] == ["2", "1"]
-    names = sorted(entry.name for entry in folder["1"].ls())
-    assert names == ["0-of-2.safetensors", "1-of-2.safetensors"]
+    assert sorted(name[:7] for name in files(folder["1"], "")) == ["0-of-2.", "1-of-2."]
     for rank in (0, 1):
-        weight = header(folder, f"1/{rank}-of-2.safetensors")["model.0.weight"]
+        weight = header(folder["1"], rank)["model.0.weight"]
         assert weight["dtype"] == "F32" and weight["shape"] == [151 - rank, 64]
 
 
@@ -120,8 +125,9 @@ def test_what_cannot_be_loaded_is_passed_over_or_refused(folder: stdchk.Folder) 
         dcp.load(state_of(1), storage_reader=StorageReader(folder))
     dcp.save(state_of(1), storage_writer=StorageWriter(folder, 1))
     # A rank's file alone, a file that is none of ours, and a set of the other kind.
-    folder.write_bytes("2/0-of-2.safetensors", folder.read_bytes("1/0-of-1.safetensors"))
-    folder.write_bytes("3/0-of-1.safetensors", b"no header")
+    (one,) = files(folder["1"], "0-of-1.")
+    folder.write_bytes("2/0-of-2.0123456789abcdef.safetensors", folder["1"].read_bytes(one))
+    folder.write_bytes("3/0-of-1.0123456789abcdef.safetensors", b"no header")
     with Checkpointer(folder) as checkpointer:
         checkpointer.save(4, number=torch.ones(1))
     reader = StorageReader(folder)
@@ -137,9 +143,15 @@ def test_what_cannot_be_loaded_is_passed_over_or_refused(folder: stdchk.Folder) 
 
 def test_files_of_two_starts_are_no_set(folder: stdchk.Folder) -> None:
     run(2, "save", folder, 1)
-    once = folder.read_bytes("1/1-of-2.safetensors")
+    first = files(folder["1"], "")
     run(2, "save", folder, 1)
-    folder.write_bytes("1/1-of-2.safetensors", once)
+    (late,) = [name for name in files(folder["1"], "1-of-2.") if name not in first]
+    (early,) = [name for name in first if name.startswith("1-")]
+    folder["1"].write_bytes(late, folder["1"].read_bytes(early))
+    reader = StorageReader(folder)
+    reader.read_metadata()
+    assert "another save" in reader.passed_over[0][1]
+    folder["1"].remove(early)
     reader = StorageReader(folder)
     with pytest.raises(stdchk.DamagedError, match="another save"):
         reader.read_metadata()

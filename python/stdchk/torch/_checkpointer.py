@@ -1,11 +1,12 @@
 """Saves a training's state beside the training, and loads the newest one that is whole."""
 
 import uuid
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
 
+from stdchk._errors import make
 from stdchk._pool import Folder, Pool, connect
 from stdchk.torch import _load
 from stdchk.torch._load import Loaded
@@ -50,18 +51,17 @@ class Checkpointer(Saver):
         self._run = run if run is not None else self._agreed(uuid.uuid4().hex)
         self._count = 0
         self._hooked: list[tuple[Any, Any]] = []
-        if self.rank == 0:
-            name_sets(place)
-        self._agreed(None)
-        super().__init__(place, f"{self.rank}-of-{self.ranks}", buffers)
+        self._together(lambda: name_sets(place) if self.rank == 0 else None)
+        self._together(lambda: super(Checkpointer, self).__init__(place, f"{self.rank}-of-{self.ranks}", buffers))
 
     def save(self, step: "int | str", /, **state: Any) -> Save:
         """Begins to save a state as the set of this step, and returns while it is copied and stored.
 
-        A value is a module, an optimizer or another object with ``state_dict``, a tensor, or plain Python. Parameters and the
-        optimizer's own state are copied while the program computes on: an optimizer that is saved, too, waits for the copies
-        before it steps; else call :meth:`before_update`. Everything else is copied before this returns. Where the memory is in
-        use by the save before, it waits: ``waited_s`` of the result. An earlier save that failed raises its error here.
+        A value is a module, an optimizer or another object with ``state_dict``, a tensor, or plain Python. The parameters and the
+        state of an optimizer that is saved are copied while the program computes on: the optimizer waits for the copies before it
+        steps, and :meth:`before_update` is for whatever else changes them. Everything else is copied before this returns. Where
+        the memory is in use by the save before, it waits: ``waited_s`` of the result. An earlier save that failed raises its
+        error here.
         """
         return self._save(step, state)
 
@@ -69,9 +69,10 @@ class Checkpointer(Saver):
         """Saves. ``alike``: parts that the caller knows to be the same on all ranks."""
         # Counted first: a rank whose save fails stays in step with the others.
         self._count += 1
-        name = set_file(step, self.rank, self.ranks)
+        run = f"{self._run}:{self._count}"
+        name = set_file(step, self.rank, self.ranks, run)
         gathered = gather(state, self.rank, self.ranks, alike)
-        save = self._put(step, name, gathered, f"{self._run}:{self._count}", self.rank, self.ranks)
+        save = self._put(step, name, gathered, run, self.rank, self.ranks)
         self._hook(state)
         return save
 
@@ -83,6 +84,11 @@ class Checkpointer(Saver):
         A set that is damaged is passed over, on all ranks. The number of ranks may be another one than when it was
         saved, as far as the state is sharded or the same on all ranks.
         """
+        # What is being copied may be what is going to be filled.
+        self.before_update()
+        for staging in self._stagings:
+            if staging is not None:
+                staging.join()
         return _load.load(self, None if step is None else str(step), state)
 
     def _end(self) -> None:
@@ -98,12 +104,23 @@ class Checkpointer(Saver):
             if isinstance(value, torch.optim.Optimizer) and is_new:
                 self._hooked.append((value, value.register_step_pre_hook(lambda *_: self.before_update())))
 
+    def _together(self, work: Callable[[], object]) -> None:
+        """Does what each rank does for itself. It fails on all if it fails on one: nobody waits for a rank that has gone."""
+        error = _load.failure(work)
+        failed = [text for text in self._gathered(None if error is None else str(error) or repr(error)) if text is not None]
+        if error is not None:
+            raise error
+        if failed:
+            next_step = "see what that rank says"
+            raise make({"code": "other", "object": "another rank", "cause": failed[0], "next_step": next_step}, [])
+
     def _agreed(self, value: Any) -> Any:
         """The value of rank 0, on all ranks."""
         if not self._is_collective or self.ranks == 1:
             return value
         values = [value]
-        torch.distributed.broadcast_object_list(values, group=self._group, group_src=0)
+        first = 0 if self._group is None else torch.distributed.get_global_rank(self._group, 0)
+        torch.distributed.broadcast_object_list(values, src=first, group=self._group)
         return values[0]
 
     def _gathered(self, value: Any) -> list[Any]:

@@ -17,7 +17,8 @@ from stdchk._errors import DamagedError, Error, NotFoundError, make
 from stdchk._layout import Array, Stored, damaged, parse, read_header
 from stdchk._pool import Folder
 from stdchk.torch import _state
-from stdchk.torch._tensors import OF_SHORT, Shard, local_part, memory_of
+from stdchk.torch._saver import FILE
+from stdchk.torch._tensors import OF_SHORT, Shard, is_distributed, local_part, memory_of, storage_of
 
 if TYPE_CHECKING:
     from stdchk.torch._checkpointer import Checkpointer
@@ -118,15 +119,13 @@ class Files:
 
     def _opened(self, member: Member) -> SavedFile:
         path = _data.plain_path(f"{self._folder.path}/{member.name}")
+        reader = self._folder._native.read(_data.version_path(path, member.version))
+        length = read_header(reader.read(0, 8), member.name)
+        text, size = reader.read(8, length), reader.size
         held = self._agent.held(path, member.version)
-        if held is not None:
-            view = memoryview(held.memory)
-            length = read_header(bytes(view[:8]), member.name)
-            text, size, reader = bytes(view[8 : 8 + length]), held.length, None
-        else:
-            reader = self._folder._native.read(_data.version_path(path, member.version))
-            length = read_header(reader.read(0, 8), member.name)
-            text, size = reader.read(8, length), reader.size
+        # A file that was removed and made anew has the versions of the old one; each save has a header of its own.
+        if held is not None and held.memory[8 : 8 + length] != text:
+            held = None
         tensors, metadata = parse(text, size, member.name)
         try:
             about = json.loads(metadata["stdchk"])
@@ -262,7 +261,7 @@ class Filling(Copies):
             found = torch.empty_like(like, dtype=OF_SHORT[sharded.tensors[name].array.dtype])
         else:
             _, stored = self.stored(name)
-            found = torch.empty(stored.array.shape, dtype=OF_SHORT[stored.array.dtype])
+            found = torch.empty(stored.array.shape, dtype=OF_SHORT[stored.array.dtype], device="cpu")
         self.fill(found, name)
         return found
 
@@ -291,7 +290,7 @@ def _copied(target: torch.Tensor, source: torch.Tensor) -> None:
 
 
 def _through_memory(target: torch.Tensor, file: SavedFile, stored: Stored, there: tuple[slice, ...]) -> None:
-    read = torch.empty(stored.array.shape, dtype=OF_SHORT[stored.array.dtype])
+    read = torch.empty(stored.array.shape, dtype=OF_SHORT[stored.array.dtype], device="cpu")
     if stored.array.bytes:
         file.read_into(stored.begin, memory_of(read))
     _copied(target, read[there])
@@ -300,22 +299,25 @@ def _through_memory(target: torch.Tensor, file: SavedFile, stored: Stored, there
 def load(owner: "Checkpointer", step: str | None, wanted: dict[str, Any]) -> Loaded | None:
     """See :meth:`stdchk.torch.Checkpointer.load`."""
     began = time.monotonic()
-    await_staged(owner.folder, owner._agent)
-    owner._gathered(None)
+    owner._together(lambda: await_staged(owner.folder, owner._agent))
     # Ranks without torch.distributed hear nothing from rank 0: each looks for itself.
     looks = owner.rank == 0 or not owner._is_collective
-    candidates = owner._agreed(complete_sets(owner.folder, step) if looks else None)
+    sets: list[tuple[str, tuple[Member, ...]]] = []
+    owner._together(lambda: sets.extend(complete_sets(owner.folder, step)) if looks else None)
+    candidates = owner._agreed(sets)
     passed: list[tuple[str, str]] = []
     for timestep, members in candidates:
         files = Files(owner.folder, owner._agent, timestep, members)
         found: list[tuple[dict[str, Any], Filling]] = []
         error: Exception | None = None
-        if looks:
-            error = _failure(files.all)
-        files.run = owner._agreed(files.run)
-        if error is None:
-            error = _failure(partial(_load_into, found, owner, files, wanted))
-        owner._agent.release()
+        try:
+            if looks:
+                error = failure(files.all)
+            files.run = owner._agreed(files.run)
+            if error is None:
+                error = failure(partial(_load_into, found, owner, files, wanted))
+        finally:
+            owner._agent.release()
         outcomes = owner._gathered(_verdict(error))
         if all(outcome is None for outcome in outcomes):
             ((state, filling),) = found
@@ -345,7 +347,7 @@ def await_staged(folder: Folder, agent: Agent) -> None:
         time.sleep(0.02)
 
 
-def _failure(work: Callable[[], object]) -> Exception | None:
+def failure(work: Callable[[], object]) -> Exception | None:
     """The error of some work: no rank leaves the others alone with it."""
     try:
         work()
@@ -360,14 +362,35 @@ def _verdict(error: Exception | None) -> tuple[bool, str] | None:
 
 
 def complete_sets(folder: Folder, step: str | None) -> list[tuple[str, tuple[Member, ...]]]:
-    """The complete sets, newest first; the others are of a job that was killed while it saved."""
+    """The complete sets, newest first; the others are of a job that was killed while it saved.
+
+    Several starts of a job may have saved one step, and not all of them whole: each save is looked at for itself.
+    """
     try:
         sets = folder.sets()
     except Error as error:
         if error.code == "not-found":
             return []
         raise
-    return [(one.timestep, one.files) for one in sets if one.state == "complete" and step in (None, one.timestep)]
+    found = []
+    for one in sets:
+        if step in (None, one.timestep):
+            saves = _whole_saves(one.files)
+            if len(saves) > 1:
+                written = {f"{one.timestep}/{entry.name}": entry.mtime for entry in folder.ls(one.timestep)}
+                saves.sort(key=lambda save: max(written[member.name] for member in save), reverse=True)
+            found += [(one.timestep, save) for save in saves]
+    return found
+
+
+def _whole_saves(files: tuple[Member, ...]) -> list[tuple[Member, ...]]:
+    """The files of each save of a step that has those of all its ranks."""
+    saves: dict[tuple[int, str], dict[int, Member]] = {}
+    for member in files:
+        if matched := FILE.fullmatch(member.name):
+            rank, ranks, tag = matched.groups()
+            saves.setdefault((int(ranks), tag), {})[int(rank)] = member
+    return [tuple(found.values()) for (ranks, _), found in saves.items() if found.keys() == set(range(ranks))]
 
 
 def _load_into(found: list[tuple[dict[str, Any], Filling]], owner: "Checkpointer", files: Files, wanted: dict[str, Any]) -> None:
@@ -422,15 +445,20 @@ def _load_module(filling: Filling, part: str, tree: Any, module: torch.nn.Module
         lacks, extra = sorted(here.keys() - saved.keys()), sorted(saved.keys() - here.keys())
         cause = f"it was saved from another model: the set lacks {lacks[:3]}, and has {extra[:3]} besides"
         raise make({"code": "invalid", "object": part, "cause": cause, "next_step": "load into the model that was saved"}, [])
+    own = {storage_of(tensor) for tensor in (*module.parameters(), *module.buffers())}
     rest: list[Any] = ["d"]
+    like: dict[str, torch.Tensor] = {}
     for key, held in here.items():
-        if isinstance(held, torch.Tensor):
+        if isinstance(held, torch.Tensor) and (storage_of(held) in own or not held.numel()):
             filling.fill(held, saved[key][1])
         else:
+            # A module that gives copies, or extra state, takes them back by `load_state_dict`.
             rest.append([key, saved[key]])
+            if isinstance(held, torch.Tensor) and is_distributed(held):
+                like |= dict.fromkeys(_state.names(saved[key]), held)
     if len(rest) > 1:
-        build = _built(filling, rest)
-        later.append(lambda: module.load_state_dict(build(), strict=False))
+        tensors = {name: filling.new(name, like.get(name)) for name in _state.names(rest)}
+        later.append(lambda: module.load_state_dict(_state.rebuild(rest, tensors.__getitem__), strict=False))
 
 
 def _built(filling: Filling, tree: Any, like: "torch.Tensor | None" = None) -> Callable[[], Any]:

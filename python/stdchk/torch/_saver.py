@@ -1,8 +1,10 @@
 """Puts tensors into files of a folder, one behind the other, each through a region of the agent."""
 
 import atexit
+import hashlib
 import json
 import os
+import re
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -16,19 +18,25 @@ from stdchk.torch._tensors import Gathered
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-NAMING = "{step}/{rank}-of-{ranks}.safetensors"
+NAMING = "{step}/{rank}-of-{ranks}.*.safetensors"
+"""The ``*`` stands for what tells a save from others of the same step: no start of a job replaces files of another one."""
+FILE = re.compile(r"(?:.*/)?(\d+)-of-(\d+)\.([0-9a-f]{16})\.safetensors")
 FORMAT = 1
 """Of what stands in ``__metadata__`` below ``stdchk``."""
 REGION_STEP_BYTES = 2 << 20
 """Sizes of regions are multiples of it, so that a state that grows by some bytes keeps its memory."""
 
 
-def set_file(step: "int | str", rank: int, ranks: int) -> str:
-    """The name of a rank's file in a set. A step that is no whole number would name no set, and never be loaded."""
+def set_file(step: "int | str", rank: int, ranks: int, run: str) -> str:
+    """The name of a rank's file in the set of a save, which ``run`` tells from all others.
+
+    A step that is no whole number would name no set, and never be loaded.
+    """
     if not str(step).isdecimal() or not str(step).isascii():
         cause = f"the step {step!r} is no whole number"
         raise _errors.make({"code": "invalid", "object": "step", "cause": cause, "next_step": "give the number of the step"}, [])
-    return NAMING.format(step=step, rank=rank, ranks=ranks)
+    tag = hashlib.sha256(run.encode()).hexdigest()[:16]
+    return NAMING.format(step=int(step), rank=rank, ranks=ranks).replace("*", tag)
 
 
 def name_sets(folder: Folder) -> None:
@@ -84,16 +92,17 @@ class Saver:
         metadata = {"format": "pt", "stdchk": json.dumps(about, separators=(",", ":"))}
         layout = lay_out((one.array for one in gathered.kept), metadata)
         region = self._region(number, layout.region_bytes)
-        self._agent.begin(region.key)
+        filling = self._agent.begin(region.key)
         save = Save(step, f"{self.folder.path}/{name}", layout.region_bytes, waited)
-        staging = Staging(self._agent, region, save, layout, gathered.kept)
+        staging = Staging(self._agent, region, filling, save, layout)
         save._wait = staging.wait_durable
         self._stagings[number], self._staged_as[number] = staging, save
+        staging.begin(gathered.kept)
         return save
 
     def before_update(self) -> None:
         """To be called before parameters change: waits for the copies of saves under way, on a device without the host."""
-        for staging in self._stagings:
+        for staging in self._stagings if os.getpid() == self._process else ():
             if staging is not None:
                 staging.release()
 
@@ -138,6 +147,7 @@ class Saver:
         if region is None or region.size < size:
             if region is not None:
                 region.close()
+                self._buffers[number] = None
             key = f"{self.folder.path}/{self._name}.{number}"
             region = Region(self._agent, key, -(-size // REGION_STEP_BYTES) * REGION_STEP_BYTES)
             self._buffers[number] = region
@@ -148,6 +158,9 @@ class Saver:
         staging, save = self._stagings[number], self._staged_as[number]
         if staging is None or save is None:
             return
+        if os.getpid() != self._process:
+            cause, next_step = "it belongs to the process that made it", "make one in the child"
+            raise _errors.make({"code": "other", "object": "the checkpointer", "cause": cause, "next_step": next_step}, [])
         staging.wait_durable(timeout)
         self._stagings[number] = self._staged_as[number] = None
         if save.error is not None and not save._is_told:

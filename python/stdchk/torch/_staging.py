@@ -14,6 +14,8 @@ from stdchk._agent import Agent
 from stdchk._layout import Layout
 from stdchk.torch._tensors import Kept
 
+JOIN_S = 60.0
+"""Longest time for which the end of a program waits for its last copies."""
 WAIT_S = 0.2
 """Seconds for which one request to the agent waits, and others for it."""
 
@@ -87,8 +89,9 @@ class Save:
 class Staging:
     """The copying of one save."""
 
-    def __init__(self, agent: Agent, region: Region, save: Save, layout: Layout, kept: list[Kept]) -> None:
-        self._agent, self._region, self._save, self._layout = agent, region, save, layout
+    def __init__(self, agent: Agent, region: Region, filling: int, save: Save, layout: Layout) -> None:
+        self._agent, self._region, self._filling, self._save, self._layout = agent, region, filling, save, layout
+        self._key = region.key
         self._began = time.monotonic()
         self._lock = threading.Lock()
         self._is_released = False
@@ -98,9 +101,19 @@ class Staging:
         self._host_copied = threading.Event()
         self.number = 0
         """The agent's number of the save, once it was staged."""
-        later = self._copy_now(kept)
-        self._thread = threading.Thread(target=self._finish, args=(later,), name="stdchk-stage", daemon=True)
-        self._thread.start()
+
+    def begin(self, kept: list[Kept]) -> None:
+        """Copies what can't wait, and lets a thread do the rest."""
+        try:
+            later = self._copy_now(kept)
+            threading.Thread(target=self._finish, args=(later,), name="stdchk-stage", daemon=True).start()
+        except BaseException as error:
+            # Where the thread has begun after all, what it stages is another filling by then, and refused.
+            self._save.error = error if isinstance(error, Exception) else InterruptedError("the save was interrupted")
+            self._save._is_told = True
+            self._host_copied.set()
+            self._save._staged.set()
+            raise
 
     def _target(self, kept: Kept) -> torch.Tensor:
         at = self._layout.regions[kept.array.name]
@@ -152,13 +165,13 @@ class Staging:
 
     def join(self) -> None:
         """Waits until the agent has it, or it has come to nothing."""
-        self._save._staged.wait()
+        self._save._staged.wait(JOIN_S)
 
     def _check_versions(self) -> None:
         changed = [one.array.name for one, version in self._versions if one.tensor._version != version]
         if changed and self._save.error is None:
             cause = f"{changed[0]!r} and {len(changed) - 1} more tensors were changed while they were copied"
-            next_step = "call `before_update()` before what changes the parameters, or give the optimizer to `save` as well"
+            next_step = "call `before_update()` before what changes them"
             self._save.error = _errors.make(
                 {"code": "invalid", "object": self._save.file, "cause": cause, "next_step": next_step}, []
             )
@@ -176,21 +189,25 @@ class Staging:
                     self._check_versions()
             if self._save.error is None:
                 file, layout = self._save.file, self._layout
-                self.number = self._agent.staged(self._region.key, file, layout.length, layout.pieces)
+                self.number = self._agent.staged(self._key, self._filling, file, layout.length, layout.pieces)
                 self._save.staged_s = time.monotonic() - self._began
         except Exception as error:
             self._save.error = error
         finally:
+            # The memory of the region goes with its last tensor.
+            self._versions.clear()
+            del self._region
             self._host_copied.set()
             self._save._staged.set()
 
     def wait_durable(self, timeout: float | None) -> None:
         """Waits until the agent has stored it, or it has come to nothing."""
         until = None if timeout is None else time.monotonic() + timeout
-        self._save._staged.wait(timeout)
+        if not self._save._staged.wait(timeout):
+            raise TimeoutError(f"{self._save.file} is not staged yet")
         while not self._save.is_durable and self._save.error is None:
             left = WAIT_S if until is None else min(WAIT_S, until - time.monotonic())
-            if not self._save._staged.is_set() or left < 0:
+            if left < 0:
                 raise TimeoutError(f"{self._save.file} is not durable yet")
             with contextlib.suppress(InterruptedError):
                 self.look(left)
@@ -199,7 +216,7 @@ class Staging:
         """Hears from the agent what became of it."""
         if not self._save._staged.is_set() or self._save.error is not None or self._save.is_durable:
             return
-        answer = self._agent.wait(self._region.key, self.number, seconds)
+        answer = self._agent.wait(self._key, self.number, seconds)
         if answer["answer"] == "durable":
             self._save.version = answer["version"]
         elif answer["answer"] == "failed":

@@ -6,9 +6,11 @@ that is not finite, ``["b", text]`` bytes, ``["dtype", name]`` a type of PyTorch
 """
 
 import base64
+import enum
 import io
 import math
 import pickle
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -34,6 +36,8 @@ def flatten(value: Any, path: str, keep: Keep) -> Any:
         return value
     if isinstance(value, torch.Tensor):
         return ["x", keep(path, value)]
+    if isinstance(value, enum.Enum) or hasattr(value, "_fields"):
+        raise _refused(path, value)
     if isinstance(value, int):
         return int(value)
     if isinstance(value, float):
@@ -48,7 +52,7 @@ def flatten(value: Any, path: str, keep: Keep) -> Any:
         return ["p", keep(path, torch.frombuffer(content.getbuffer(), dtype=torch.uint8).clone())]
     if isinstance(value, dict):
         below = ([flatten(key, path, keep), flatten(held, f"{path}.{key}", keep)] for key, held in value.items())
-        return ["d", *below]
+        return ["c" if isinstance(value, Counter) else "d", *below]
     if isinstance(value, list | tuple):
         mark = "l" if isinstance(value, list) else "t"
         return [mark, *(flatten(held, f"{path}.{number}", keep) for number, held in enumerate(value))]
@@ -81,6 +85,8 @@ def rebuild(tree: Any, tensor: Callable[[str], torch.Tensor]) -> Any:
     match mark:
         case "d":
             return {_key(rebuild(key, tensor)): rebuild(value, tensor) for key, value in rest}
+        case "c":
+            return Counter({_key(rebuild(key, tensor)): rebuild(value, tensor) for key, value in rest})
         case "l":
             return [rebuild(value, tensor) for value in rest]
         case "t":
@@ -90,7 +96,7 @@ def rebuild(tree: Any, tensor: Callable[[str], torch.Tensor]) -> Any:
         case "n":
             return tensor(rest[0]).numpy()
         case "p":
-            return pickle.loads(bytes(tensor(rest[0]).tolist()))
+            return pickle.loads(tensor(rest[0]).numpy().tobytes())
         case "f":
             return float(rest[0])
         case "b":
@@ -111,7 +117,7 @@ def names(tree: Any) -> list[str]:
     mark, *rest = tree
     if mark in ("x", "n", "p"):
         return [rest[0]]
-    if mark == "d":
+    if mark in ("d", "c"):
         return [name for pair in rest for part in pair for name in names(part)]
     return [name for value in rest for name in names(value)] if mark in ("l", "t") else []
 
@@ -140,6 +146,6 @@ def has_pickled(tree: Any) -> bool:
     if not isinstance(tree, list):
         return False
     mark, *rest = tree
-    if mark == "d":
+    if mark in ("d", "c"):
         return any(has_pickled(part) for pair in rest for part in pair)
     return mark == "p" or (mark in ("l", "t") and any(map(has_pickled, rest)))

@@ -55,18 +55,22 @@ def gather(state: dict[str, Any], rank: int, ranks: int, known_alike: Collection
     ``known_alike``: parts that the caller knows to be the same on all ranks.
     """
     stepped_at = {pointer for value in state.values() for pointer in _stepped_at(value)}
-    alike_everywhere = _alike(state) | set(known_alike) if ranks > 1 else set()
+    alike_at = set(_alike_at(state)) if ranks > 1 else set()
     kept: dict[str, Kept] = {}
     alike: list[str] = []
     sharded: list[str] = []
     known: dict[tuple[Any, ...], str] = {}
     used: set[str] = set()
+    # Temporaries stay until all is gathered, or the next one would have the address of one that is gone.
+    held: list[torch.Tensor] = []
 
     def keep(part: str) -> _state.Keep:
         def keeper(name: str, tensor: torch.Tensor) -> str:
             local, shard, is_first = local_part(tensor)
-            is_alike = part in alike_everywhere
-            same = (local.data_ptr(), local.shape, local.stride(), local.dtype, shard)
+            held.append(local)
+            is_alike = ranks > 1 and (part in known_alike or storage_of(local) in alike_at)
+            views = (local.is_conj(), local.is_neg())
+            same = (local.data_ptr(), local.shape, local.stride(), local.dtype, views, local.device, shard)
             if local.numel() and same in known:
                 return known[same]
             while name in used:
@@ -79,7 +83,7 @@ def gather(state: dict[str, Any], rank: int, ranks: int, known_alike: Collection
                 alike.append(name)
             is_mine = is_first if shard is not None else not is_alike or rank == 0
             if is_mine:
-                later = local.untyped_storage().data_ptr() in stepped_at
+                later = storage_of(local) in stepped_at
                 kept[name] = Kept(array_of(name, local), local, shard, later)
             return name
 
@@ -94,36 +98,48 @@ def state_of(value: Any) -> Any:
     return value.state_dict() if hasattr(value, "state_dict") else value
 
 
-def _parameters(value: Any) -> Iterable[torch.Tensor]:
-    if isinstance(value, torch.nn.Module):
-        return list(value.parameters())
-    if isinstance(value, torch.optim.Optimizer):
-        return (parameter for group in value.param_groups for parameter in group["params"])
-    return ()
+def storage_of(tensor: torch.Tensor) -> int:
+    """Where the memory of a tensor's part in this process lies."""
+    return int(local_part(tensor.detach())[0].untyped_storage().data_ptr())
+
+
+def _of_optimizer(optimizer: torch.optim.Optimizer) -> Iterable[tuple[torch.Tensor, list[torch.Tensor]]]:
+    """Each parameter, and the tensors of the optimizer's state that belong to it."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            state = optimizer.state.get(parameter)
+            tensors = state.values() if isinstance(state, dict) else ()
+            yield parameter, [tensor for tensor in tensors if isinstance(tensor, torch.Tensor)]
 
 
 def _stepped_at(value: Any) -> Iterable[int]:
-    """Where the memory lies that a step of an optimizer changes, and nothing before: parameters and the optimizer's own state."""
-    for parameter in _parameters(value):
-        yield local_part(parameter.detach())[0].untyped_storage().data_ptr()
-    if isinstance(value, torch.optim.Optimizer):
-        for held in value.state.values():
-            for tensor in held.values():
-                if isinstance(tensor, torch.Tensor):
-                    yield local_part(tensor)[0].untyped_storage().data_ptr()
+    """Where the memory lies that a step of this optimizer changes, and nothing before: its parameters and its own state.
+
+    The optimizer is hooked, so the copies are waited for. Parameters of others are copied at once: PyTorch doesn't count the
+    changes of fused optimizers and of sharded tensors, so they would not be noticed.
+    """
+    for parameter, state in _of_optimizer(value) if isinstance(value, torch.optim.Optimizer) else ():
+        yield from map(storage_of, [parameter, *state])
 
 
-def _alike(state: dict[str, Any]) -> set[str]:
-    """The parts whose plain tensors are the same on all ranks: modules that PyTorch replicates or shards, and optimizers."""
-    replicated = [value for value in state.values() if isinstance(value, torch.nn.parallel.DistributedDataParallel)]
-    owned = {id(parameter) for module in replicated for parameter in module.parameters()}
+def _alike_at(state: dict[str, Any]) -> Iterable[int]:
+    """Where plain tensors lie that are the same on all ranks: those of ``DistributedDataParallel``, and an optimizer's of them.
 
-    def is_alike(value: Any) -> bool:
-        parameters = list(_parameters(value))
-        is_replicated = all(id(parameter) in owned for parameter in parameters)
-        return bool(parameters) and (is_replicated or any(map(is_distributed, parameters)))
-
-    return {part for part, value in state.items() if is_alike(value)}
+    An optimizer's plain tensors that belong to a sharded parameter, such as its count of steps, are the same as well.
+    """
+    owned: set[int] = set()
+    for value in state.values():
+        if isinstance(value, torch.nn.parallel.DistributedDataParallel):
+            ignored = set(value.parameters_to_ignore)
+            named = value.module.named_parameters(remove_duplicate=False)
+            owned |= {storage_of(parameter) for name, parameter in named if name not in ignored}
+            if value.broadcast_buffers:
+                owned |= {storage_of(buffer) for name, buffer in value.module.named_buffers() if name not in ignored}
+    yield from owned
+    for value in state.values():
+        for parameter, tensors in _of_optimizer(value) if isinstance(value, torch.optim.Optimizer) else ():
+            if is_distributed(parameter) or storage_of(parameter) in owned:
+                yield from (storage_of(tensor) for tensor in tensors if not is_distributed(tensor))
 
 
 def is_distributed(tensor: torch.Tensor) -> bool:

@@ -109,7 +109,7 @@ class StorageWriter(DcpWriter):  # type: ignore[misc]
         sharded = [one.array.name for one in kept if one.shard is not None]
         dcp = {"items": items, "planner": _state.flatten(plan.planner_data, "planner_data", _no_tensor)}
         run = f"{place.started}:{_try_number(self.folder.path, str(self.step))}"
-        name = set_file(self.step, place.rank, place.ranks)
+        name = set_file(self.step, place.rank, place.ranks, run)
         with Saver(self.folder, f"dcp-{place.rank}-of-{place.ranks}") as saver:
             saver._put(self.step, name, Gathered(["d"], kept, [], sharded), run, place.rank, place.ranks, dcp=dcp).wait()
         pairs = zip(plan.items, kept, strict=True)

@@ -111,6 +111,13 @@ fn ask(socket: &Path, request: &Request) -> Outcome<Answer> {
         )
     };
     let mut stream = UnixStream::connect(socket).map_err(away)?;
+    // In a folder of all users somebody else could have been faster.
+    let theirs = rustix::net::sockopt::socket_peercred(&stream).about(socket.display())?.uid;
+    if theirs != rustix::process::geteuid() {
+        let next = "end that process, or give a socket of your own with `--socket`";
+        let cause = format_args!("user {} serves there", theirs.as_raw());
+        return Err(CommandError::new(Exit::Other, socket.display(), cause, next));
+    }
     let mut line = serde_json::to_string(request).map_err(std::io::Error::from).about("a request")?;
     line.push('\n');
     stream.write_all(line.as_bytes()).about(socket.display())?;

@@ -17,10 +17,10 @@ pub const WAIT_S_MAX: f64 = 60.0;
 pub enum Request {
     /// The region of this name, with so many bytes. It belongs to this connection until that ends.
     Region { key: String, bytes: u64 },
-    /// The region is going to be filled: what it holds counts no longer.
+    /// The region is going to be filled: what it holds counts no longer. The answer has the number of this filling.
     Begin { key: String },
-    /// The region is whole: store it as this file of `length` bytes, with holes where no piece lies.
-    Staged { key: String, file: String, length: u64, pieces: Vec<Piece> },
+    /// The filling of this number is whole: store it as this file of `length` bytes, with holes where no piece lies.
+    Staged { key: String, filling: u64, file: String, length: u64, pieces: Vec<Piece> },
     /// How far the storing of the region's content has come; waits up to so many seconds for its end.
     Wait { key: String, save: u64, seconds: f64 },
     /// The region that holds this version of a file. It is not written to until this connection says `release` or ends.
@@ -45,6 +45,8 @@ pub enum Answer {
     Done {},
     /// The region, with its descriptor.
     Region { bytes: u64 },
+    /// The region may be filled; the number to quote once it is whole.
+    Filling { filling: u64 },
     /// The agent stores it; the number of this save.
     Saving { save: u64 },
     /// It is being stored.

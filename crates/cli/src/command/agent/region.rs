@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
 
@@ -47,6 +48,14 @@ impl Memory {
     /// To be shared.
     pub fn descriptor(&self) -> &OwnedFd {
         &self.descriptor
+    }
+
+    /// Gives the pages back, whoever has them mapped still: they read as zeros from now on.
+    pub fn give_up(&self) {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        if let Err(error) = fallocate(&self.descriptor, flags, 0, self.bytes) {
+            tracing::warn!(%error, bytes = self.bytes, "memory that is needed no longer stays taken while somebody maps it");
+        }
     }
 
     /// Copies bytes out. The trainer could write to them meanwhile, so that they are never borrowed.
@@ -99,8 +108,8 @@ impl Save {
 pub enum Content {
     /// Nothing that counts.
     Empty,
-    /// Its trainer writes to it.
-    Filling,
+    /// Its trainer writes to it; the number of this filling.
+    Filling(u64),
     /// A checkpoint that the agent stores; nobody may write to it.
     Storing(Save),
     /// A checkpoint, stored as this version of its file.
@@ -115,6 +124,8 @@ pub struct Region {
     pub memory: Arc<Memory>,
     /// Who may write to it.
     pub owner: Option<Peer>,
+    /// Since when nobody may.
+    pub left: Option<Instant>,
     /// Connections that read it.
     pub readers: BTreeSet<u64>,
     /// What it holds.
@@ -122,6 +133,16 @@ pub struct Region {
 }
 
 impl Region {
+    /// Whether a new trainer could only load from it, and nobody does.
+    pub fn is_left(&self) -> bool {
+        self.owner.is_none() && self.readers.is_empty() && !matches!(self.content, Content::Storing(_))
+    }
+
+    /// Whether it has been so for this long.
+    pub fn is_left_for(&self, long: Duration) -> bool {
+        self.is_left() && self.left.is_some_and(|since| since.elapsed() >= long)
+    }
+
     /// How the save of this number is.
     pub fn state_of(&self, number: u64) -> Option<Answer> {
         match &self.content {
@@ -140,7 +161,7 @@ impl Region {
     pub fn status(&self, key: &str) -> RegionStatus {
         let (state, save, cause) = match &self.content {
             Content::Empty => ("empty", None, None),
-            Content::Filling => ("filling", None, None),
+            Content::Filling(_) => ("filling", None, None),
             Content::Storing(save) => ("storing", Some(save), None),
             Content::Durable(save, ..) => ("durable", Some(save), None),
             Content::Failed(save, Answer::Failed { cause, .. }) => {

@@ -29,9 +29,17 @@ const KEY_BYTES_MAX: usize = 1024;
 /// All regions.
 #[derive(Default)]
 pub struct Regions {
-    known: Mutex<BTreeMap<String, Region>>,
+    known: Mutex<Known>,
     changed: Notify,
-    saves: AtomicU64,
+    /// Numbers of fillings and of saves.
+    numbers: AtomicU64,
+}
+
+#[derive(Default)]
+struct Known {
+    regions: BTreeMap<String, Region>,
+    /// The agent ends: nothing is staged any more.
+    is_closed: bool,
 }
 
 /// A save that is to be stored.
@@ -53,58 +61,98 @@ fn refuse<T>(code: &str, key: &str, cause: impl ToString, next: &str) -> Asked<T
 
 impl Regions {
     /// A region of this size for its owner; what the one of this name holds stays if it has that size already.
+    ///
+    /// The memory is taken without the lock, since that takes its time.
     pub fn region(&self, peer: Peer, key: &str, bytes: u64) -> Asked<Arc<Memory>> {
         if key.is_empty() || key.len() > KEY_BYTES_MAX || bytes == 0 {
             return refuse("invalid", key, "a region has a name and a size", "report this as a defect");
         }
-        let mut known = self.known.lock();
-        if let Some(region) = known.get_mut(key) {
-            take_over(region, peer, key)?;
-            if region.memory.bytes() == bytes {
-                return Ok(Arc::clone(&region.memory));
+        {
+            let mut known = self.known.lock();
+            if let Some(region) = known.regions.get_mut(key) {
+                take_over(region, peer, key)?;
+                if region.memory.bytes() == bytes {
+                    return Ok(Arc::clone(&region.memory));
+                }
+                at_rest(region, key)?;
+                region.memory.give_up();
+                known.regions.remove(key);
             }
-            at_rest(region, key)?;
-            known.remove(key);
         }
-        let memory = match Memory::take(bytes) {
-            Ok(memory) => Arc::new(memory),
-            Err(error) => {
-                let next = "use a host with more memory, or save less of the state";
-                return refuse("no-space", key, format!("memory for the checkpoint: {error}"), next);
-            }
-        };
+        let memory = self.take(key, bytes)?;
+        let mut known = self.known.lock();
+        if known.regions.contains_key(key) {
+            return refuse("conflict", key, "another connection asked for it at the same time", "try again");
+        }
         let region = Region {
             memory: Arc::clone(&memory),
             owner: Some(peer),
+            left: None,
             readers: BTreeSet::new(),
             content: Content::Empty,
         };
-        known.insert(key.to_owned(), region);
+        known.regions.insert(key.to_owned(), region);
         Ok(memory)
     }
 
-    /// The owner is going to fill it.
-    pub fn begin(&self, peer: Peer, key: &str) -> Asked<()> {
+    /// Takes memory; if there is too little, those regions go that only a new trainer of theirs would load from.
+    fn take(&self, key: &str, bytes: u64) -> Asked<Arc<Memory>> {
+        let taken = Memory::take(bytes).or_else(|_| {
+            self.let_go(Duration::ZERO);
+            Memory::take(bytes)
+        });
+        match taken {
+            Ok(memory) => Ok(Arc::new(memory)),
+            Err(error) => {
+                let next = "use a host with more memory, or save less of the state";
+                refuse("no-space", key, format!("memory for the checkpoint: {error}"), next)
+            }
+        }
+    }
+
+    /// Gives up regions whose trainers have been gone for so long.
+    pub fn let_go(&self, long: Duration) {
+        self.known.lock().regions.retain(|key, region| {
+            let stays = !region.is_left_for(long);
+            if !stays {
+                tracing::info!(region = key, bytes = region.memory.bytes(), "its memory is given back");
+                region.memory.give_up();
+            }
+            stays
+        });
+    }
+
+    /// The owner is going to fill it; the number of this filling.
+    pub fn begin(&self, peer: Peer, key: &str) -> Asked<u64> {
         let mut known = self.known.lock();
-        let region = owned(&mut known, peer, key)?;
+        let region = owned(&mut known.regions, peer, key)?;
         at_rest(region, key)?;
-        region.content = Content::Filling;
-        Ok(())
+        let filling = self.numbers.fetch_add(1, Ordering::Relaxed) + 1;
+        region.content = Content::Filling(filling);
+        Ok(filling)
     }
 
     /// It is whole.
     pub fn staged(
         &self,
         peer: Peer,
-        key: &str,
+        (key, filling): (&str, u64),
         file: String,
         length: u64,
         pieces: Vec<Piece>,
     ) -> Asked<ToStore> {
         let mut known = self.known.lock();
-        let region = owned(&mut known, peer, key)?;
-        if !matches!(region.content, Content::Filling) {
-            return refuse("invalid", key, "it was staged without a beginning", "report this as a defect");
+        if known.is_closed {
+            return refuse("unreachable", &file, "the agent is ending", "save again with a new Checkpointer");
+        }
+        let region = owned(&mut known.regions, peer, key)?;
+        if !matches!(region.content, Content::Filling(now) if now == filling) {
+            return refuse(
+                "conflict",
+                &file,
+                "its memory was filled with something else meanwhile",
+                "save again",
+            );
         }
         match Target::parse_plain(&file) {
             Ok(target) if target.split_last().is_some() => {}
@@ -114,7 +162,7 @@ impl Regions {
         if let Err(cause) = check(&pieces, length, region.memory.bytes()) {
             return refuse("invalid", key, cause, "report this as a defect");
         }
-        let number = self.saves.fetch_add(1, Ordering::Relaxed) + 1;
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed) + 1;
         let save = Save { number, file, length, pieces: pieces.into(), done: Arc::default() };
         region.content = Content::Storing(save.clone());
         Ok(ToStore { key: key.to_owned(), memory: Arc::clone(&region.memory), save })
@@ -122,7 +170,7 @@ impl Regions {
 
     /// It was stored, or can't be.
     pub fn ended(&self, key: &str, save: Save, seconds: f64, outcome: Result<u64, Error>) {
-        if let Some(region) = self.known.lock().get_mut(key) {
+        if let Some(region) = self.known.lock().regions.get_mut(key) {
             region.content = match outcome {
                 Ok(version) => Content::Durable(save, version, seconds),
                 Err(error) => Content::Failed(save, Answer::failed(&error)),
@@ -136,7 +184,7 @@ impl Regions {
         let until = Instant::now() + patience;
         loop {
             let changed = self.changed.notified();
-            let state = self.known.lock().get(key).and_then(|region| region.state_of(number));
+            let state = self.known.lock().regions.get(key).and_then(|region| region.state_of(number));
             let left = until.saturating_duration_since(Instant::now());
             match state {
                 Some(Answer::Storing { .. }) if !left.is_zero() => {
@@ -154,7 +202,7 @@ impl Regions {
     /// The region that holds this version of a file, for a reader.
     pub fn held(&self, peer: Peer, file: &str, version: u64) -> Asked<(Arc<Memory>, Save)> {
         let mut known = self.known.lock();
-        for region in known.values_mut() {
+        for region in known.regions.values_mut() {
             if let Content::Durable(save, stored, _) = &region.content
                 && (save.file.as_str(), *stored) == (file, version)
             {
@@ -167,19 +215,20 @@ impl Regions {
 
     /// This connection reads nothing any more.
     pub fn release(&self, peer: Peer) {
-        for region in self.known.lock().values_mut() {
+        for region in self.known.lock().regions.values_mut() {
             region.readers.remove(&peer.connection);
         }
     }
 
     /// A connection has ended: what it was filling counts no longer.
     pub fn left(&self, peer: Peer) {
-        for (key, region) in self.known.lock().iter_mut() {
+        for (key, region) in &mut self.known.lock().regions {
             region.readers.remove(&peer.connection);
             if region.owner == Some(peer) {
                 region.owner = None;
+                region.left = Some(Instant::now());
                 match &region.content {
-                    Content::Filling => {
+                    Content::Filling(_) => {
                         tracing::info!(
                             region = key,
                             process = peer.process,
@@ -198,19 +247,26 @@ impl Regions {
                 }
             }
         }
+        self.changed.notify_waiters();
     }
 
     /// Whether anything is still to be stored.
     pub fn is_storing(&self) -> bool {
-        self.known.lock().values().any(|region| matches!(region.content, Content::Storing(_)))
+        self.known.lock().regions.values().any(|region| matches!(region.content, Content::Storing(_)))
     }
 
-    /// Waits until nothing is to be stored.
-    pub async fn all_stored(&self) {
+    /// Waits until nothing is to be stored and nobody fills a region; from then on nothing is staged any more.
+    pub async fn close(&self) {
         loop {
             let changed = self.changed.notified();
-            if !self.is_storing() {
-                return;
+            {
+                let mut known = self.known.lock();
+                let is_busy =
+                    |region: &Region| matches!(region.content, Content::Storing(_) | Content::Filling(_));
+                if !known.regions.values().any(is_busy) {
+                    known.is_closed = true;
+                    return;
+                }
             }
             changed.await;
         }
@@ -218,7 +274,7 @@ impl Regions {
 
     /// For `agent status`.
     pub fn status(&self) -> Vec<RegionStatus> {
-        self.known.lock().iter().map(|(key, region)| region.status(key)).collect()
+        self.known.lock().regions.iter().map(|(key, region)| region.status(key)).collect()
     }
 }
 
@@ -230,15 +286,15 @@ fn take_over(region: &mut Region, peer: Peer, key: &str) -> Asked<()> {
             refuse("conflict", key, cause, "end it, or use another folder or rank")
         }
         _ => {
-            region.owner = Some(peer);
+            (region.owner, region.left) = (Some(peer), None);
             Ok(())
         }
     }
 }
 
 /// The region of this name, of which `peer` is the owner.
-fn owned<'a>(known: &'a mut BTreeMap<String, Region>, peer: Peer, key: &str) -> Asked<&'a mut Region> {
-    match known.get_mut(key) {
+fn owned<'a>(regions: &'a mut BTreeMap<String, Region>, peer: Peer, key: &str) -> Asked<&'a mut Region> {
+    match regions.get_mut(key) {
         Some(region) if region.owner == Some(peer) => Ok(region),
         _ => refuse("invalid", key, "it is no region of this connection", "ask for it first"),
     }
@@ -277,8 +333,8 @@ mod tests {
     const OTHER: Peer = Peer { connection: 2, process: 20 };
 
     fn staged(regions: &Regions, file: &str) -> Asked<ToStore> {
-        regions.begin(TRAINER, "run")?;
-        regions.staged(TRAINER, "run", file.to_owned(), 10, vec![Piece(0, 0, 4), Piece(8, 4, 2)])
+        let filling = regions.begin(TRAINER, "run")?;
+        regions.staged(TRAINER, ("run", filling), file.to_owned(), 10, vec![Piece(0, 0, 4), Piece(8, 4, 2)])
     }
 
     fn code<T>(asked: Asked<T>) -> String {
@@ -349,10 +405,56 @@ mod tests {
             vec![Piece(0, u64::MAX, 2)],
         ];
         for pieces in bad {
-            regions.begin(TRAINER, "run").unwrap();
-            assert_eq!(code(regions.staged(TRAINER, "run", "app/1".to_owned(), 10, pieces)), "invalid");
+            let filling = regions.begin(TRAINER, "run").unwrap();
+            assert_eq!(
+                code(regions.staged(TRAINER, ("run", filling), "app/1".to_owned(), 10, pieces)),
+                "invalid"
+            );
         }
-        let outside = regions.staged(TRAINER, "run", "app/../x@3".to_owned(), 10, Vec::new());
+        let filling = regions.begin(TRAINER, "run").unwrap();
+        let outside = regions.staged(TRAINER, ("run", filling), "app/../x@3".to_owned(), 10, Vec::new());
         assert_eq!(code(outside), "invalid");
+    }
+
+    #[test]
+    fn a_filling_that_was_given_up_can_not_be_staged() {
+        let regions = Regions::default();
+        regions.region(TRAINER, "run", 100).unwrap();
+        let first = regions.begin(TRAINER, "run").unwrap();
+        let second = regions.begin(TRAINER, "run").unwrap();
+        let pieces = vec![Piece(0, 0, 4)];
+        let late = regions.staged(TRAINER, ("run", first), "app/1".to_owned(), 4, pieces.clone());
+        assert_eq!(code(late), "conflict");
+        regions.staged(TRAINER, ("run", second), "app/2".to_owned(), 4, pieces).unwrap();
+    }
+
+    #[tokio::test]
+    async fn nothing_is_staged_once_the_agent_ends() {
+        let regions = Regions::default();
+        regions.region(TRAINER, "run", 100).unwrap();
+        let to_store = staged(&regions, "app/1").unwrap();
+        let patience = Duration::from_millis(50);
+        assert!(tokio::time::timeout(patience, regions.close()).await.is_err(), "one is being stored");
+        regions.ended("run", to_store.save, 1.0, Ok(1));
+        regions.begin(TRAINER, "run").unwrap();
+        assert!(tokio::time::timeout(patience, regions.close()).await.is_err(), "one is being filled");
+        regions.left(TRAINER);
+        regions.close().await;
+        regions.region(TRAINER, "run", 100).unwrap();
+        assert_eq!(code(staged(&regions, "app/2")), "unreachable");
+    }
+
+    #[test]
+    fn memory_of_trainers_that_are_gone_is_given_back() {
+        let regions = Regions::default();
+        for key in ["left", "owned"] {
+            regions.region(TRAINER, key, 100).unwrap();
+        }
+        regions.left(TRAINER);
+        regions.region(OTHER, "owned", 100).unwrap();
+        regions.let_go(Duration::from_secs(60));
+        assert_eq!(regions.status().len(), 2);
+        regions.let_go(Duration::ZERO);
+        assert_eq!(regions.status().len(), 1);
     }
 }

@@ -137,9 +137,10 @@ impl Agent {
             if self.connections.load(Ordering::Acquire) > 0 || self.regions.is_storing() {
                 last_needed = Instant::now();
             }
+            self.regions.let_go(keep);
         }
         self.stopping.store(true, Ordering::Release);
-        self.regions.all_stored().await;
+        self.regions.close().await;
     }
 
     async fn accept(self: Arc<Self>, listener: UnixListener) {
@@ -224,10 +225,11 @@ impl Agent {
                 Err(why) => refused(why),
             },
             Request::Begin { key } => {
-                self.regions.begin(peer, &key).map_or_else(refused, |()| (Answer::Done {}, None))
+                let begun = self.regions.begin(peer, &key);
+                begun.map_or_else(refused, |filling| (Answer::Filling { filling }, None))
             }
-            Request::Staged { key, file, length, pieces } => {
-                match self.regions.staged(peer, &key, file, length, pieces) {
+            Request::Staged { key, filling, file, length, pieces } => {
+                match self.regions.staged(peer, (&key, filling), file, length, pieces) {
                     Ok(to_store) => {
                         let save = to_store.save.number;
                         tokio::spawn(Arc::clone(self).store(to_store));
