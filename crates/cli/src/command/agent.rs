@@ -127,14 +127,14 @@ fn ask(socket: &Path, request: &Request) -> Outcome<Answer> {
 }
 
 fn stop(socket: &Path) -> Outcome {
-    match ask(socket, &Request::Stop)? {
+    match ask(socket, &Request::Stop {})? {
         Answer::Done {} => output::line("the agent ends once all that it was given is stored"),
         answer => Err(unexpected(socket, &answer)),
     }
 }
 
 fn status(socket: &Path, json: bool) -> Outcome {
-    let status = match ask(socket, &Request::Status)? {
+    let status = match ask(socket, &Request::Status {})? {
         Answer::Status(status) => status,
         answer => return Err(unexpected(socket, &answer)),
     };

@@ -26,11 +26,11 @@ pub enum Request {
     /// The region that holds this version of a file. It is not written to until this connection says `release` or ends.
     Held { file: String, version: u64 },
     /// This connection reads no region any more.
-    Release,
+    Release {},
     /// All regions.
-    Status,
+    Status {},
     /// End once all is stored.
-    Stop,
+    Stop {},
 }
 
 /// A run of bytes: where it lies in the file and in the region, and its length.

@@ -255,21 +255,28 @@ impl Regions {
         self.known.lock().regions.values().any(|region| matches!(region.content, Content::Storing(_)))
     }
 
-    /// Waits until nothing is to be stored and nobody fills a region; from then on nothing is staged any more.
-    pub async fn close(&self) {
+    /// Waits until nothing is to be stored, and for regions that are being filled so long at most. From then on nothing is staged any more.
+    pub async fn close(&self, patience: Duration) {
+        let until = Instant::now() + patience;
         loop {
             let changed = self.changed.notified();
-            {
-                let mut known = self.known.lock();
-                let is_busy =
-                    |region: &Region| matches!(region.content, Content::Storing(_) | Content::Filling(_));
-                if !known.regions.values().any(is_busy) {
-                    known.is_closed = true;
-                    return;
-                }
+            if self.try_close(Instant::now() < until) {
+                return;
             }
-            changed.await;
+            // It looks again once the patience is over.
+            let _ = tokio::time::timeout(patience, changed).await;
         }
+    }
+
+    fn try_close(&self, awaits_filling: bool) -> bool {
+        let mut known = self.known.lock();
+        let is_busy = |region: &Region| match region.content {
+            Content::Storing(_) => true,
+            Content::Filling(_) => awaits_filling,
+            _ => false,
+        };
+        known.is_closed = !known.regions.values().any(is_busy);
+        known.is_closed
     }
 
     /// For `agent status`.
@@ -330,6 +337,7 @@ mod tests {
     use super::*;
 
     const TRAINER: Peer = Peer { connection: 1, process: 10 };
+    const LONG: Duration = Duration::from_secs(60);
     const OTHER: Peer = Peer { connection: 2, process: 20 };
 
     fn staged(regions: &Regions, file: &str) -> Asked<ToStore> {
@@ -434,12 +442,12 @@ mod tests {
         regions.region(TRAINER, "run", 100).unwrap();
         let to_store = staged(&regions, "app/1").unwrap();
         let patience = Duration::from_millis(50);
-        assert!(tokio::time::timeout(patience, regions.close()).await.is_err(), "one is being stored");
+        assert!(tokio::time::timeout(patience, regions.close(LONG)).await.is_err(), "one is being stored");
         regions.ended("run", to_store.save, 1.0, Ok(1));
         regions.begin(TRAINER, "run").unwrap();
-        assert!(tokio::time::timeout(patience, regions.close()).await.is_err(), "one is being filled");
+        assert!(tokio::time::timeout(patience, regions.close(LONG)).await.is_err(), "one is being filled");
         regions.left(TRAINER);
-        regions.close().await;
+        regions.close(LONG).await;
         regions.region(TRAINER, "run", 100).unwrap();
         assert_eq!(code(staged(&regions, "app/2")), "unreachable");
     }

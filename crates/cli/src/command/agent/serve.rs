@@ -28,6 +28,8 @@ const PIECE_BYTES: usize = 4 << 20;
 /// Pauses between tries to store a checkpoint while the pool can't be reached.
 const PAUSE: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// How long an agent that ends waits for regions that are being filled.
+const FILLING_PATIENCE: Duration = Duration::from_secs(20);
 /// How often an agent looks whether anybody needs it.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Connections at once: some for each rank of a host.
@@ -140,7 +142,7 @@ impl Agent {
             self.regions.let_go(keep);
         }
         self.stopping.store(true, Ordering::Release);
-        self.regions.close().await;
+        self.regions.close(FILLING_PATIENCE).await;
     }
 
     async fn accept(self: Arc<Self>, listener: UnixListener) {
@@ -249,12 +251,12 @@ impl Agent {
                 }
                 Err(why) => refused(why),
             },
-            Request::Release => {
+            Request::Release {} => {
                 self.regions.release(peer);
                 (Answer::Done {}, None)
             }
-            Request::Status => (Answer::Status(self.status()), None),
-            Request::Stop => {
+            Request::Status {} => (Answer::Status(self.status()), None),
+            Request::Stop {} => {
                 self.end();
                 (Answer::Done {}, None)
             }
