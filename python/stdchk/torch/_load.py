@@ -148,13 +148,13 @@ class Copies:
         self._jobs: list[Callable[[], None]] = []
         self.bytes = self.memory_bytes = 0
 
-    def copy(self, local: torch.Tensor, wanted: Shard, file: SavedFile, stored: Stored, part: Shard) -> None:
-        """Copies what a stored part has of the wanted one."""
+    def copy(self, local: torch.Tensor, wanted: Shard, file: SavedFile, stored: Stored, part: Shard) -> int:
+        """Copies what a stored part has of the wanted one; the number of elements."""
         inside, there = [], []
         for at, extent, from_at, from_extent in zip(wanted.at, local.shape, part.at, stored.array.shape, strict=True):
             begin, end = max(at, from_at), min(at + extent, from_at + from_extent)
             if begin >= end:
-                return
+                return 0
             inside.append(slice(begin - at, end - at))
             there.append(slice(begin - from_at, end - from_at))
         target = local[tuple(inside)]
@@ -170,6 +170,7 @@ class Copies:
             self._read(file, stored.begin, memory_of(target), keep=target)
         else:
             self._jobs.append(lambda: _through_memory(target, file, stored, tuple(there)))
+        return int(target.numel())
 
     def _in_pieces(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """Copies of a large tensor by several threads."""
@@ -211,9 +212,10 @@ class Filling(Copies):
         """Whether ranks have parts of this tensor."""
         return name in self._sharded
 
-    def _shards(self, name: str, wanted: Shard) -> list[tuple[SavedFile, Stored, Shard]]:
+    def _shards(self, name: str, wanted: Shard, shape: tuple[int, ...]) -> list[tuple[SavedFile, Stored, Shard]]:
         """Where the parts of a tensor are; only this rank's own file if that has all that is wanted."""
-        files = [self.own] if _part(self.own, name) == wanted else self._files.all()
+        is_own = _part(self.own, name) == wanted and self.own.tensors[name].array.shape == shape
+        files = [self.own] if is_own else self._files.all()
         found = [(file, part) for file in files if (part := _part(file, name)) is not None]
         return [(file, file.tensors[name], part) for file, part in found]
 
@@ -239,16 +241,19 @@ class Filling(Copies):
         local, shard, _ = local_part(target)
         wanted = shard or Shard(tuple(local.shape), (0,) * local.dim())
         if self.is_sharded(name):
-            parts = self._shards(name, wanted)
+            parts = self._shards(name, wanted, tuple(local.shape))
         else:
             file, stored = self.stored(name)
             parts = [(file, stored, Shard(stored.array.shape, (0,) * len(stored.array.shape)))]
+        filled = 0
         for file, stored, part in parts:
             if part.of != wanted.of:
                 cause = f"it was saved with the shape {part.of}, and is to be loaded into one of {wanted.of}"
                 next_step = "load it into a model of the same shape"
                 raise make({"code": "invalid", "object": name, "cause": cause, "next_step": next_step}, [])
-            self.copy(local, wanted, file, stored, part)
+            filled += self.copy(local, wanted, file, stored, part)
+        if filled != local.numel():
+            raise damaged(self.own.name, f"the ranks' files have {filled} of {local.numel()} elements of {name!r}")
 
     def new(self, name: str, like: "torch.Tensor | None" = None) -> torch.Tensor:
         """A new tensor of the host with a stored content, or one that lies as ``like`` does where it is sharded."""
