@@ -366,143 +366,137 @@ mod tests {
         }
     }
 
+    type Set = (&'static str, &'static [(&'static str, &'static str)]);
+
+    /// A layout, names that its code writes, and the timestep and rank that they mean.
+    const SEEN: &[Set] = &[
+        (
+            "cesm",
+            &[("case.cam.r.0001-01-06-00000.nc", "0001-01-06-00000/-"), ("case.cam.h0.0001-01.nc", "no")],
+        ),
+        (
+            "nemo",
+            &[
+                ("ORCA_00000240_restart_0003.nc", "00000240/3"),
+                ("ORCA_00000240_restart_trc_0003.nc", "00000240/3"),
+            ],
+        ),
+        (
+            "specfem",
+            &[("DATABASES_MPI/dump_all_arrays000000", "-/0"), ("DATABASES_MPI/dump_all_arrays000001", "-/1")],
+        ),
+        ("athena", &[("cr.00012.rst", "00012/-"), ("cr.final.rst", "no")]),
+        ("flash", &[("rt_hdf5_chk_0001", "0001/-"), ("rt_hdf5_plt_cnt_0001", "no")]),
+        ("gadget", &[("snapdir_005/snapshot_005.3.hdf5", "005/3")]),
+        ("vasp", &[("relax/WAVECAR", "-/-"), ("relax/CHGCAR", "-/-"), ("relax/INCAR", "no")]),
+        ("amber", &[("restrt_5000", "5000/-"), ("restrt_10000", "10000/-"), ("prod.nc", "no")]),
+        (
+            "amrex",
+            &[("sub_chk00100/Header", "00100/-"), ("sub_chk00100/Level_0/SD_0_New_MF_D_00001", "00100/-")],
+        ),
+        (
+            "lightning",
+            &[("a/checkpoints/epoch=3-step=400.ckpt", "400/-"), ("epoch=3-step=400-v1.ckpt", "400/-")],
+        ),
+        (
+            "orbax",
+            &[
+                ("ckpt/1000/default/ocdbt.process_0/d/0f3a", "1000/-"),
+                ("ckpt/1000/_CHECKPOINT_METADATA", "1000/-"),
+            ],
+        ),
+        ("bout", &[("data/BOUT.restart.0.nc", "-/0"), ("data/BOUT.restart.1.nc", "-/1")]),
+        // A data set's iterator, metrics, and what a writer that failed has left.
+        (
+            "orbax",
+            &[
+                ("ckpt/1000/_CHECKPOINT_METADATA", "1000/-"),
+                ("ckpt/1000/orbax.checkpoint", "1000/-"),
+                ("ckpt/1000/pytree/array_metadatas/process_0", "1000/-"),
+                ("ckpt/1000/pytree/_sharding", "1000/-"),
+                ("ckpt/1000/dataset/manifest.ocdbt", "1000/-"),
+                ("ckpt/1000/metrics/metrics", "1000/-"),
+                ("ckpt/2000.orbax-checkpoint-tmp-17/pytree/d/0f", "no"),
+            ],
+        ),
+        (
+            "orbax",
+            &[
+                ("checkpoint_0023/_METADATA", "0023/-"),
+                ("checkpoint_0023/ocdbt.process_1/d/7a", "0023/-"),
+                ("checkpoint_0023/manifest.ocdbt", "0023/-"),
+                ("checkpoint_0024.orbax-checkpoint-tmp-3/_METADATA", "no"),
+            ],
+        ),
+        ("bout", &[("delta_1/BOUT.restart.nc", "-/-"), ("delta_1/BOUT.dmp.nc", "no")]),
+        ("bout", &[("data/BOUT.restart.bp/md.0", "-/-"), ("data/BOUT.settings", "no")]),
+        (
+            "specfem",
+            &[
+                ("DATABASES_MPI/save_frame_at000003.bp", "000003/-"),
+                ("DATABASES_MPI/proc000001_reg1_solver_data.bin", "no"),
+            ],
+        ),
+        (
+            "specfem",
+            &[
+                ("OUTPUT_FILES/lastframe_acoustic000001.bin", "-/1"),
+                ("OUTPUT_FILES/lastframe_poroelastic_w000002.bin", "-/2"),
+                ("OUTPUT_FILES/absorb_elastic_left000001.bin", "no"),
+            ],
+        ),
+        (
+            "vasp",
+            &[("TAUCAR", "-/-"), ("POT", "-/-"), ("vaspwave.h5", "-/-"), ("CHG", "no"), ("LOCPOT", "no")],
+        ),
+        ("amber", &[("heat.rst_2500", "2500/-"), ("heat.rst_5000", "5000/-"), ("heat.mdcrd", "no")]),
+        ("amber", &[("heat.rst", "-/-"), ("min.rst", "-/-"), ("heat.out", "no")]),
+        (
+            "fv3",
+            &[
+                ("RESTART/20200825.180000.fv_core.res.nest02.tile7.nc", "20200825.180000/-"),
+                ("RESTART/20200825.180000.fv_core.res.nest02.nc", "20200825.180000/-"),
+                ("RESTART/20200825.180000.phy_data.tile6.nc", "20200825.180000/6"),
+                ("RESTART/20210323.060000.ca_data.tile1.nc", "20210323.060000/1"),
+                ("RESTART/20210323.060000.restart.ww3", "20210323.060000/-"),
+                ("CICE_RESTART/cice_model.res.2021-03-23-21600.nc", "2021-03-23-21600/-"),
+                ("RESTART/DATM_CFSR.cpl.r.2011-10-02-00000.nc", "2011-10-02-00000/-"),
+                ("RESTART/fv_BC_ne.res.nest02.nc", "no"),
+                ("atmf024.tile1.nc", "no"),
+            ],
+        ),
+        // The mediator's restart file of a run of CESM is of the same form as that of UFS.
+        ("cesm", &[("run.cpl.r.2011-10-02-00000.nc", "2011-10-02-00000/-")]),
+        ("fesom", &[("awi.1958.oce.restart.nc", "1958/-"), ("awi.1958.bio.restart.nc", "1958/-")]),
+        ("fesom", &[("fesom_raw_restart/np128/00017.dump", "-/17"), ("fesom_raw_restart/np128.info", "-/-")]),
+        (
+            "ramses",
+            &[
+                ("output_00002/group_00001/part_00002.out00012", "00002/12"),
+                ("output_00002/group_00001/header_00002.txt", "00002/-"),
+            ],
+        ),
+        ("safetensors", &[("model.safetensors", "-/-"), ("config.json", "no")]),
+        (
+            "safetensors",
+            &[("model-00002-of-00003.safetensors", "-/2"), ("model.safetensors.index.json", "-/-")],
+        ),
+        // Digits of a format's name are no timestep, and four digits in front of any ending are no date.
+        (
+            "",
+            &[
+                ("out/checkpoint_001000.bp5/data.0", "001000/-"),
+                ("out/checkpoint_002000.bp5/data.0", "002000/-"),
+            ],
+        ),
+        ("", &[("hdf5/Chk_000100.3d.hdf5", "000100/-"), ("hdf5/Chk_000200.3d.hdf5", "000200/-")]),
+        ("", &[("0003.sdf", "0003/-"), ("0004.sdf", "0004/-")]),
+        ("", &[("checkpoint_0100/shard_0.pt", "0100/0"), ("checkpoint_0200/shard_1.pt", "0200/1")]),
+    ];
+
     #[test]
     fn names_that_codes_were_seen_to_write_are_proposed_with_the_sets_that_they_mean() {
-        type Set = (&'static str, &'static [(&'static str, &'static str)]);
-        let sets: &[Set] = &[
-            (
-                "cesm",
-                &[("case.cam.r.0001-01-06-00000.nc", "0001-01-06-00000/-"), ("case.cam.h0.0001-01.nc", "no")],
-            ),
-            (
-                "nemo",
-                &[
-                    ("ORCA_00000240_restart_0003.nc", "00000240/3"),
-                    ("ORCA_00000240_restart_trc_0003.nc", "00000240/3"),
-                ],
-            ),
-            (
-                "specfem",
-                &[
-                    ("DATABASES_MPI/dump_all_arrays000000", "-/0"),
-                    ("DATABASES_MPI/dump_all_arrays000001", "-/1"),
-                ],
-            ),
-            ("athena", &[("cr.00012.rst", "00012/-"), ("cr.final.rst", "no")]),
-            ("flash", &[("rt_hdf5_chk_0001", "0001/-"), ("rt_hdf5_plt_cnt_0001", "no")]),
-            ("gadget", &[("snapdir_005/snapshot_005.3.hdf5", "005/3")]),
-            ("vasp", &[("relax/WAVECAR", "-/-"), ("relax/CHGCAR", "-/-"), ("relax/INCAR", "no")]),
-            ("amber", &[("restrt_5000", "5000/-"), ("restrt_10000", "10000/-"), ("prod.nc", "no")]),
-            (
-                "amrex",
-                &[
-                    ("sub_chk00100/Header", "00100/-"),
-                    ("sub_chk00100/Level_0/SD_0_New_MF_D_00001", "00100/-"),
-                ],
-            ),
-            (
-                "lightning",
-                &[("a/checkpoints/epoch=3-step=400.ckpt", "400/-"), ("epoch=3-step=400-v1.ckpt", "400/-")],
-            ),
-            (
-                "orbax",
-                &[
-                    ("ckpt/1000/default/ocdbt.process_0/d/0f3a", "1000/-"),
-                    ("ckpt/1000/_CHECKPOINT_METADATA", "1000/-"),
-                ],
-            ),
-            ("bout", &[("data/BOUT.restart.0.nc", "-/0"), ("data/BOUT.restart.1.nc", "-/1")]),
-            // A data set's iterator, metrics, and what a writer that failed has left.
-            (
-                "orbax",
-                &[
-                    ("ckpt/1000/_CHECKPOINT_METADATA", "1000/-"),
-                    ("ckpt/1000/orbax.checkpoint", "1000/-"),
-                    ("ckpt/1000/pytree/array_metadatas/process_0", "1000/-"),
-                    ("ckpt/1000/pytree/_sharding", "1000/-"),
-                    ("ckpt/1000/dataset/manifest.ocdbt", "1000/-"),
-                    ("ckpt/1000/metrics/metrics", "1000/-"),
-                    ("ckpt/2000.orbax-checkpoint-tmp-17/pytree/d/0f", "no"),
-                ],
-            ),
-            (
-                "orbax",
-                &[
-                    ("checkpoint_0023/_METADATA", "0023/-"),
-                    ("checkpoint_0023/ocdbt.process_1/d/7a", "0023/-"),
-                    ("checkpoint_0023/manifest.ocdbt", "0023/-"),
-                    ("checkpoint_0024.orbax-checkpoint-tmp-3/_METADATA", "no"),
-                ],
-            ),
-            ("bout", &[("delta_1/BOUT.restart.nc", "-/-"), ("delta_1/BOUT.dmp.nc", "no")]),
-            ("bout", &[("data/BOUT.restart.bp/md.0", "-/-"), ("data/BOUT.settings", "no")]),
-            (
-                "specfem",
-                &[
-                    ("DATABASES_MPI/save_frame_at000003.bp", "000003/-"),
-                    ("DATABASES_MPI/proc000001_reg1_solver_data.bin", "no"),
-                ],
-            ),
-            (
-                "specfem",
-                &[
-                    ("OUTPUT_FILES/lastframe_acoustic000001.bin", "-/1"),
-                    ("OUTPUT_FILES/lastframe_poroelastic_w000002.bin", "-/2"),
-                    ("OUTPUT_FILES/absorb_elastic_left000001.bin", "no"),
-                ],
-            ),
-            (
-                "vasp",
-                &[("TAUCAR", "-/-"), ("POT", "-/-"), ("vaspwave.h5", "-/-"), ("CHG", "no"), ("LOCPOT", "no")],
-            ),
-            ("amber", &[("heat.rst_2500", "2500/-"), ("heat.rst_5000", "5000/-"), ("heat.mdcrd", "no")]),
-            ("amber", &[("heat.rst", "-/-"), ("min.rst", "-/-"), ("heat.out", "no")]),
-            (
-                "fv3",
-                &[
-                    ("RESTART/20200825.180000.fv_core.res.nest02.tile7.nc", "20200825.180000/-"),
-                    ("RESTART/20200825.180000.fv_core.res.nest02.nc", "20200825.180000/-"),
-                    ("RESTART/20200825.180000.phy_data.tile6.nc", "20200825.180000/6"),
-                    ("RESTART/20210323.060000.ca_data.tile1.nc", "20210323.060000/1"),
-                    ("RESTART/20210323.060000.restart.ww3", "20210323.060000/-"),
-                    ("CICE_RESTART/cice_model.res.2021-03-23-21600.nc", "2021-03-23-21600/-"),
-                    ("RESTART/DATM_CFSR.cpl.r.2011-10-02-00000.nc", "2011-10-02-00000/-"),
-                    ("RESTART/fv_BC_ne.res.nest02.nc", "no"),
-                    ("atmf024.tile1.nc", "no"),
-                ],
-            ),
-            // The mediator's restart file of a run of CESM is of the same form as that of UFS.
-            ("cesm", &[("run.cpl.r.2011-10-02-00000.nc", "2011-10-02-00000/-")]),
-            ("fesom", &[("awi.1958.oce.restart.nc", "1958/-"), ("awi.1958.bio.restart.nc", "1958/-")]),
-            (
-                "fesom",
-                &[("fesom_raw_restart/np128/00017.dump", "-/17"), ("fesom_raw_restart/np128.info", "-/-")],
-            ),
-            (
-                "ramses",
-                &[
-                    ("output_00002/group_00001/part_00002.out00012", "00002/12"),
-                    ("output_00002/group_00001/header_00002.txt", "00002/-"),
-                ],
-            ),
-            ("safetensors", &[("model.safetensors", "-/-"), ("config.json", "no")]),
-            (
-                "safetensors",
-                &[("model-00002-of-00003.safetensors", "-/2"), ("model.safetensors.index.json", "-/-")],
-            ),
-            // Digits of a format's name are no timestep, and four digits in front of any ending are no date.
-            (
-                "",
-                &[
-                    ("out/checkpoint_001000.bp5/data.0", "001000/-"),
-                    ("out/checkpoint_002000.bp5/data.0", "002000/-"),
-                ],
-            ),
-            ("", &[("hdf5/Chk_000100.3d.hdf5", "000100/-"), ("hdf5/Chk_000200.3d.hdf5", "000200/-")]),
-            ("", &[("0003.sdf", "0003/-"), ("0004.sdf", "0004/-")]),
-            ("", &[("checkpoint_0100/shard_0.pt", "0100/0"), ("checkpoint_0200/shard_1.pt", "0200/1")]),
-        ];
-        for (code, names) in sets {
+        for (code, names) in SEEN {
             let paths: Vec<&str> = names.iter().map(|(path, _)| *path).collect();
             let proposal = proposed(&paths).unwrap_or_else(|| panic!("{paths:?}"));
             assert_eq!(proposal.layout.map_or("", |layout| layout.name), *code, "{paths:?}");

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 use rustix::mount::{UnmountFlags, unmount};
@@ -28,7 +28,16 @@ impl Mount {
     pub fn start_with(pool: &Pool, name: &str, more: &[&str]) -> Self {
         let point = pool.path(name);
         let log = pool.path(&format!("{name}.log"));
-        let mut command = pool.command(&["mount", point.to_str().unwrap()]);
+        // Whoever runs the tests may ignore SIGHUP, and a mount that is started so does as well.
+        let stdchk = pool.command(&["mount", point.to_str().unwrap()]);
+        let mut command = Command::new("env");
+        command.arg("--default-signal=HUP").arg(stdchk.get_program()).args(stdchk.get_args());
+        for (name, value) in stdchk.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
         command.args(more).stdout(Stdio::null()).stderr(std::fs::File::create(&log).unwrap());
         let mut mount = Self { child: command.spawn().unwrap(), point };
         wait_until("the pool is mounted once more", || {

@@ -51,7 +51,7 @@ fn savings_tell_what_was_written_what_is_distinct_and_what_is_stored() {
     let savings = &pool.status()["savings"];
     assert_eq!(savings["logical_bytes"], 6 << 20);
     assert_eq!((&savings["older_bytes"], &savings["older_versions"]), (&(3 << 20).into(), &1.into()));
-    assert!(pool.ok(&["status"]).contains("older     3.0 MiB of it in 1 older version;"));
+    assert!(pool.ok(&["status"]).contains("older     3.00 MiB of it in 1 older version;"));
     assert_eq!(savings["unique_bytes"], 3 << 20);
     assert!(savings["stored_bytes"].as_u64().unwrap() >= 6 << 20);
 }

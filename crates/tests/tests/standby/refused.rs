@@ -1,7 +1,6 @@
-//! `up` and `recover` where the pool isn't to be had: a manager refuses the host, or the etcd with the state doesn't answer.
+//! `up` and `recover` where the etcd with the pool's state doesn't answer.
 
 use std::fs;
-use std::time::{Duration, Instant};
 
 use stdchk_tests::{Machines, etcd, etcd_arguments};
 
@@ -20,25 +19,6 @@ fn pool_in_etcd(machines: &Machines) {
     machines.ok(1, &["pool", "init", "--listen", &machines.address(1)]);
     machines.ok(1, &["down"]);
     machines.ok(1, &["up", "--store", PLACE]);
-}
-
-#[test]
-fn a_manager_with_the_authority_of_another_pool_is_told_so_at_once() {
-    let machines = Machines::start(2);
-    pool_in_etcd(&machines);
-    let (address, other) = (machines.address(2), machines.path(2, "other"));
-    let of_other = ["--data", other.to_str().unwrap()];
-    machines.ok(2, &[&of_other[..], &["pool", "init", "--listen", &address]].concat());
-    machines.ok(2, &[&of_other[..], &["down"]].concat());
-    let authority = other.join("manager/authority");
-    let begun = Instant::now();
-    let up = ["up", "--listen", &address, "--authority", authority.to_str().unwrap(), "--store", PLACE];
-    let refused = machines.run(2, &up);
-    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
-    let says = ["another pool", &machines.address(1)];
-    assert!(refused.code == 8 && says.iter().all(|said| refused.stderr.contains(said)), "{refused:?}");
-    machines.ok(2, &["down"]);
-    machines.ok(1, &["down"]);
 }
 
 #[test]

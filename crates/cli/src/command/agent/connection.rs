@@ -30,7 +30,8 @@ impl Connection {
     /// The next request; `None`: the other side has ended. Nothing is lost if the caller goes away while it waits.
     pub async fn next(&mut self) -> io::Result<Option<Result<Request, serde_json::Error>>> {
         loop {
-            if let Some(end) = self.read[self.looked..].iter().position(|byte| *byte == b'\n') {
+            let (_, unseen) = self.read.split_at(self.looked);
+            if let Some(end) = unseen.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.read.drain(..=self.looked + end).collect();
                 self.looked = 0;
                 return Ok(Some(serde_json::from_slice(&line)));
@@ -43,7 +44,7 @@ impl Connection {
             let mut piece = [0; READ_BYTES];
             match self.stream.try_read(&mut piece) {
                 Ok(0) => return Ok(None),
-                Ok(count) => self.read.extend_from_slice(&piece[..count]),
+                Ok(count) => self.read.extend_from_slice(piece.split_at(count).0),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
             }
@@ -60,7 +61,7 @@ impl Connection {
             let sent = self.stream.async_io(Interest::WRITABLE, || send(&self.stream, rest, beside)).await?;
             // It travels with the first byte.
             beside = None;
-            rest = &rest[sent..];
+            rest = rest.split_at(sent).1;
         }
         Ok(())
     }

@@ -67,7 +67,7 @@ impl Memory {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
             at += read as u64;
-            to = &mut to[read..];
+            to = std::mem::take(&mut to).split_at_mut(read).1;
         }
         Ok(())
     }

@@ -317,7 +317,7 @@ impl Agent {
             while moved < piece.2 {
                 let count =
                     usize::try_from(piece.2 - moved).map_or(PIECE_BYTES, |left| left.min(PIECE_BYTES));
-                let bytes = &mut buffer[..count];
+                let (bytes, _) = buffer.split_at_mut(count);
                 memory.read(piece.1 + moved, bytes).map_err(|error| Error::of_io(&error, &save.file))?;
                 version.write_at(piece.0 + moved, bytes).await?;
                 moved += count as u64;
