@@ -136,8 +136,10 @@ class Agent:
             if self._is_closed:
                 raise _error("the checkpointer", "it was closed", "make a new one")
             self._exchanges.put(exchange)
-        if not exchange.ended.wait(patience):
-            raise TimeoutError("the agent does not answer")
+        try:
+            exchange.ended.get(timeout=patience)
+        except queue.Empty:
+            raise TimeoutError("the agent does not answer") from None
         if exchange.error is not None:
             raise _lost(str(exchange.error)) from exchange.error
         answer = exchange.answer
@@ -161,7 +163,8 @@ class _Exchange:
 
     def __init__(self, line: bytes) -> None:
         self.line = line
-        self.ended = threading.Event()
+        # A queue and no event: an exception of a signal's handler within `Event.wait` can leave it in disorder.
+        self.ended: queue.SimpleQueue[None] = queue.SimpleQueue()
         self.answer: dict[str, Any] = {}
         self.descriptors: list[_Descriptor] = []
         self.error: Exception | None = None
@@ -179,7 +182,7 @@ def _exchange_all(connection: socket.socket, exchanges: "queue.SimpleQueue[_Exch
             except Exception as error:
                 # An answer that is not understood is the last one: nobody knows what the next ones belong to.
                 exchange.error = lost = error
-            exchange.ended.set()
+            exchange.ended.put(None)
 
 
 def _read(connection: socket.socket, rest: bytes, exchange: _Exchange) -> bytes:
