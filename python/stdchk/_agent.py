@@ -61,7 +61,7 @@ class Agent:
         threading.Thread(target=_exchange_all, args=(connection, self._exchanges), name="stdchk-agent", daemon=True).start()
 
     def close(self) -> None:
-        """Ends it. What was being filled counts no longer; what was staged is stored."""
+        """Ends it. A region that was being filled counts no longer; a staged one is stored."""
         if os.getpid() == self._process:
             with self._closing:
                 self._is_closed = True
@@ -99,7 +99,7 @@ class Agent:
         return int(answer["save"])
 
     def wait(self, key: str, save: int, seconds: float) -> dict[str, Any]:
-        """What became of a save within so many seconds: an answer ``storing``, ``durable`` or ``failed``."""
+        """The state of a save after at most so many seconds: an answer ``storing``, ``durable`` or ``failed``."""
         try:
             answer, _ = self._ask({"do": "wait", "key": key, "save": save, "seconds": seconds}, seconds + SILENCE_S)
         except TimeoutError:
@@ -121,7 +121,7 @@ class Agent:
         self._ask({"do": "release"})
 
     def status(self) -> dict[str, Any]:
-        """What ``stdchk agent status --json`` prints."""
+        """The output of ``stdchk agent status --json``."""
         answer, _ = self._ask({"do": "status"})
         return answer
 

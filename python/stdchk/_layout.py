@@ -2,7 +2,7 @@
 
 A tensor of a chunk or more begins at a chunk of its own, wherever it stood before; between tensors lie holes, which the pool does
 not store. A hole belongs to a tensor ``__stdchk_hole.N``, since safetensors wants every byte to belong to one. Smaller tensors
-stand one behind the other, in front. What a program needs beside tensors is JSON in ``__metadata__``. Nothing is pickled.
+stand one behind the other, in front. All but tensors is JSON in ``__metadata__``. Nothing is pickled.
 """
 
 import json

@@ -140,6 +140,16 @@ def test_an_agent_that_is_told_to_end_stores_what_it_has(runtime: stdchk.Pool) -
     assert runtime["agent-end"].read_bytes("file") == content
 
 
+def test_a_hangup_has_the_log_opened_anew(runtime: stdchk.Pool) -> None:
+    agent = Agent(runtime)
+    process = agent.status()["process"]
+    log = Path(f"{runtime._native.agent_socket}.log")
+    log.rename(log.with_suffix(".before"))
+    os.kill(process, signal.SIGHUP)
+    wait_until(log.exists)
+    assert agent.status()["process"] == process
+
+
 def test_what_can_not_be_stored_is_said(runtime: stdchk.Pool) -> None:
     agent, folder = Agent(runtime), runtime["agent-refused"]
     folder.mkdir("taken")

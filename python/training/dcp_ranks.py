@@ -52,7 +52,7 @@ def main() -> None:
         else:
             kind = AsyncCheckpointerType.PROCESS if what == "process" else AsyncCheckpointerType.THREAD
             future = dcp.async_save(state, storage_writer=writer, async_checkpointer_type=kind)
-            # What is saved is the state at the call.
+            # The state at the call is saved.
             for tensor in (state["plain"], *(one.to_local() for one in state["model"].values())):
                 tensor.fill_(0)
             future.result()

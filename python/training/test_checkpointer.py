@@ -1,4 +1,4 @@
-"""What a training saves comes back bit for bit, whatever is killed, damaged or changed meanwhile."""
+"""A training's state comes back bit for bit, whatever is killed, damaged or changed meanwhile."""
 
 import json
 import os

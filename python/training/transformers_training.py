@@ -1,6 +1,6 @@
 """A training with Hugging Face's Trainer that dies on the way: transformers_training.py FOLDER KILL_AT OUTPUT ARGUMENTS.
 
-It goes on from the newest checkpoint. What it prints and keeps: the loss of each step.
+It goes on from the newest checkpoint. It prints and keeps the loss of each step.
 """
 
 import json

@@ -14,7 +14,7 @@ use crate::exit::{About, CommandError, Exit, Outcome};
 /// Time in which an object store that answers is still told what to forget; then nobody waits for one that doesn't.
 const LAST_REQUESTS: Duration = Duration::from_secs(3);
 
-/// What SIGHUP means to a process.
+/// The meaning of SIGHUP to a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hangup {
     /// Its terminal is gone: it ends as by SIGTERM, unless who started it has it ignore that, as nohup(1) does.

@@ -1,7 +1,7 @@
 //! Where the pool's managers serve, and who has heard of it.
 //!
 //! Each connection is told with the greeting. Of a change benefactors hear with the answer to a heartbeat, clients when they ask, with each sign of life.
-//! Who sets other addresses is answered once all have heard that are connected: from then on the manager may be lost, and nobody is left that knows
+//! A request to set other addresses is answered once all connected callers have heard of them: from then on the manager may be lost, and nobody is left that knows
 //! its address alone.
 //!
 //! | a connection | asks where managers serve | gives a heartbeat | is set another list | ends |
@@ -19,15 +19,15 @@ use stdchk_model::message::benefactor::Command;
 use stdchk_model::message::manager::ManagerReply;
 use tokio::time::{Instant, sleep};
 
-/// Time for which all are waited for: two signs of life of a client. One that stands still is waited for no longer.
+/// Time for which all are waited for: two signs of life of a client. A client that stands still is waited for no longer.
 const WAIT_MAX: Duration = Duration::from_millis(2 * CLIENT_KEEPALIVE_MS);
 /// Pause between two looks at who has heard.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What a connection knows of the present list.
+/// The knowledge that a connection has of the present list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Knows {
-    /// What its greeting said at most.
+    /// Its greeting said this at most.
     Nothing,
     /// It stands in an answer that is on its way.
     Told,
@@ -82,7 +82,7 @@ impl Telling {
         let begun = Instant::now();
         let mut waited_for: Vec<u64> = {
             let (mut connections, mut now) = (self.connections.lock(), self.managers.lock());
-            // Who asks again, since that takes long, begins nothing anew.
+            // A caller that asks again, since that takes long, begins nothing anew.
             if *now != managers {
                 *now = managers;
                 connections.values_mut().for_each(|knows| *knows = Knows::Nothing);

@@ -1,7 +1,7 @@
-//! What a manager that doesn't lead says to whoever greets it: who does, or why nobody can.
+//! A manager that doesn't lead answers greetings: it says which one does, or why none can.
 //!
 //! It listens where it serves once it leads, lets nobody in, and answers nothing but the greeting. The budgets for strangers are those of the
-//! manager. Whoever leads binds the addresses anew, once this has let go of them ([`listen`](crate::listening)).
+//! manager. The manager that comes to lead binds the addresses anew, once this has let go of them ([`listen`](crate::listening)).
 //!
 //! | what is known | a member of the pool is told | a host that joins is told |
 //! |---|---|---|
@@ -41,7 +41,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 pub(crate) async fn tell_why(config: &Config, directory: &DataDir, etcd: &Etcd) -> Infallible {
     let mut missed = Repeats::default();
     loop {
-        // One that leads at once listens once.
+        // A manager that leads at once listens once.
         let pool = pool_here(directory, etcd).await;
         match door(config, directory, pool).await {
             Ok((listener, host)) => {
@@ -118,7 +118,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// What is told to whom nothing else is.
+    /// The answer to callers that get no other one.
     fn refusal(&self) -> Failure {
         let message = match &*self.trouble.borrow() {
             Some(Trouble { since, cause }) => {

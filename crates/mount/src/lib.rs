@@ -6,7 +6,7 @@
 //!
 //! [`mount_null`] is the paper's `/stdchk/null`, a file system that throws its bytes away: the bound that FUSE sets.
 
-// What is asked of the pool in one step holds all of the steps below within itself, down to the greeting of a manager.
+// The future of one request to the pool holds those of all steps below, down to the greeting of a manager.
 #![recursion_limit = "256"]
 
 mod attr;

@@ -111,7 +111,7 @@ pub enum CallError {
     StandsBy {
         /// The server.
         address: String,
-        /// What it says of the one that leads.
+        /// Its word on the one that leads.
         standing: Box<StandingBy>,
     },
     /// No manager leads at any of several addresses.
@@ -163,7 +163,7 @@ impl CallError {
     }
 }
 
-/// What a manager that stands by says of who leads.
+/// The word of a manager that stands by on the one that leads.
 fn told_of(leader: Option<&Leader>) -> String {
     match leader {
         Some(leader) => format!("the one at {} leads", leader.addresses.join(" or ")),
@@ -646,7 +646,7 @@ impl Watch {
                 return false;
             }
             match greeted {
-                // One that stands by by now has ended all that it had.
+                // A manager that stands by now has ended all that it had.
                 Ok(Ok(_)) => return true,
                 // A server that refuses at once is not asked at once again.
                 Ok(Err(_)) => pause = (2 * pause).min(RACE_PAUSE_MAX),
@@ -670,7 +670,7 @@ impl Drop for Forget<'_> {
     }
 }
 
-/// What a server has answered to the greeting.
+/// A server's answer to the greeting.
 enum Greeting {
     LetIn(Box<Opened>),
     StandsBy(Box<StandingBy>),

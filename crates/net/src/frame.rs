@@ -28,7 +28,7 @@ use crate::patience::{PATIENCE, Patient};
 const MAGIC: [u8; 4] = *b"SCK1";
 /// Length of a frame's head, bytes.
 pub const HEAD_BYTES: usize = 32;
-/// Longest body of a greeting, bytes: identities take less than a hundred. What a stranger can make a server keep is this much, and no buffer for a
+/// Longest body of a greeting, bytes: identities take less than a hundred. A stranger can make a server keep this much, and no buffer for a
 /// payload.
 pub const GREETING_BYTES_MAX: usize = 1024;
 /// Longest body of its answer, bytes: a manager names where it leads, and where all of them serve, in as many addresses as a pool may have.

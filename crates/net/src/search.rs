@@ -1,6 +1,6 @@
 //! The search for the manager that leads: all addresses at once, and where those point that stand by.
 //!
-//! A manager that stands by lets nobody in. What it says may be old, or a lie, so it is only tried: what a caller learns for good, it learns
+//! A manager that stands by lets nobody in. Its word may be old, or a lie, so it is only tried: what a caller learns for good, it learns
 //! from the one that leads. Each address is tried for the first time once, and no more of them than a pool may have, twice; a standby is followed for [`HOPS_MAX`]
 //! steps. So those that point in a circle, to themselves or to many others cost at most one more than so many times the time of a try.
 //!
@@ -148,7 +148,7 @@ impl<'a> Search<'a> {
                     return None;
                 }
             },
-            // Whoever pointed to another pool was wrong, and a caller that is refused there has a pool all the same.
+            // A standby that pointed to another pool was wrong, and a caller that is refused there has a pool all the same.
             Err(CallError::Refused(failure)) if step.hops == 0 || failure.code != ErrorCode::OtherPool => {
                 self.refused = Some(failure);
                 return None;

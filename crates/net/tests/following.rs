@@ -135,7 +135,7 @@ async fn a_caller_that_knows_one_that_stands_by_follows_to_the_leader_and_learns
         [first.address.as_str(), &leader.address],
         "nothing of what the others said"
     );
-    // Who asks whether one of these leads isn't led away.
+    // A caller that asks whether one of these leads isn't led away.
     let given = Managers::new(&first.address).as_given();
     let (refused, _) = open(&given, &client(&authority)).await;
     let refused = refused.unwrap_err();

@@ -28,7 +28,7 @@ impl Mount {
     pub fn start_with(pool: &Pool, name: &str, more: &[&str]) -> Self {
         let point = pool.path(name);
         let log = pool.path(&format!("{name}.log"));
-        // Whoever runs the tests may ignore SIGHUP, and a mount that is started so does as well.
+        // The tests may run with SIGHUP ignored, and a mount that is started so does as well.
         let stdchk = pool.command(&["mount", point.to_str().unwrap()]);
         let mut command = Command::new("env");
         command.arg("--default-signal=HUP").arg(stdchk.get_program()).args(stdchk.get_args());

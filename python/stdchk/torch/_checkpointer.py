@@ -84,7 +84,7 @@ class Checkpointer(Saver):
         A set that is damaged is passed over, on all ranks. The number of ranks may be another one than when it was
         saved, as far as the state is sharded or the same on all ranks.
         """
-        # What is being copied may be what is going to be filled.
+        # Tensors that are being copied may be those that are going to be filled.
         self.before_update()
         for staging in self._stagings:
             if staging is not None:

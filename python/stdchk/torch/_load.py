@@ -32,7 +32,7 @@ PIECE_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class Loaded:
-    """What was loaded. ``state``: the values that are neither modules nor tensors nor other objects that were filled."""
+    """The result of a load. ``state``: the values that are neither modules nor tensors nor other objects that were filled."""
 
     step: "int | str"
     state: dict[str, Any]
@@ -142,7 +142,7 @@ class Files:
 
 
 class Copies:
-    """What is to be copied into which tensors: gathered first, then done by several threads."""
+    """Copies into tensors: gathered first, then done by several threads."""
 
     def __init__(self) -> None:
         self._jobs: list[Callable[[], None]] = []
@@ -198,7 +198,7 @@ class Copies:
 
 
 class Filling(Copies):
-    """What a state's tensors are filled with."""
+    """The copies that fill a state's tensors."""
 
     def __init__(self, files: Files, rank: int, ranks: int) -> None:
         super().__init__()
@@ -272,7 +272,7 @@ class Filling(Copies):
 
 
 def _rows(stored: Stored, there: list[slice]) -> tuple[Stored, list[slice]]:
-    """What is wanted of a tensor, as a tensor of its own if it is some of its rows: the others are not read then."""
+    """The wanted part of a tensor, as a tensor of its own if it is some of its rows: the others are not read then."""
     shape = stored.array.shape
     if not shape or any(part != slice(0, extent) for part, extent in zip(there[1:], shape[1:], strict=True)):
         return stored, there
@@ -467,13 +467,13 @@ def _load_module(filling: Filling, part: str, tree: Any, module: torch.nn.Module
 
 
 def _built(filling: Filling, tree: Any, like: "torch.Tensor | None" = None) -> Callable[[], Any]:
-    """Gives a value once its tensors are filled. What is sharded lies as ``like`` does."""
+    """Gives a value once its tensors are filled. A sharded tensor lies as ``like`` does."""
     tensors = {name: filling.new(name, like) for name in _state.names(tree)}
     return lambda: _state.rebuild(tree, tensors.__getitem__)
 
 
 def _optimizer_state(filling: Filling, tree: Any, optimizer: torch.optim.Optimizer) -> Callable[[], Any]:
-    """Gives the dictionary for ``load_state_dict``. What belongs to a parameter that is sharded is sharded as that is."""
+    """Gives the dictionary for ``load_state_dict``. The state of a sharded parameter is sharded as that is."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     saved = dict(tree[1:])
     by_parameter = {}

@@ -142,7 +142,7 @@ class Staging:
         self._region.register()
         self._device = device = kept[0].tensor.device
         now, beside = torch.cuda.current_stream(device), torch.cuda.Stream(device)
-        # What may change at any time is copied on the device, in the order of the computation.
+        # Tensors that may change at any time are copied on the device, in the order of the computation.
         sources = [one.tensor if one.later else one.tensor.clone() for one in kept]
         beside.wait_stream(now)
         with torch.cuda.stream(beside):

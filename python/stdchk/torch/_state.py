@@ -1,4 +1,4 @@
-"""What a program saves, as JSON and tensors: dictionaries, lists, tuples, numbers, texts, bytes; nothing is pickled unasked.
+"""The state of a program as JSON and tensors: dictionaries, lists, tuples, numbers, texts, bytes; nothing is pickled unasked.
 
 A value that JSON has no form for becomes a list with a mark in front: ``["d", [key, value], …]`` a dictionary, ``["l", …]`` a
 list, ``["t", …]`` a tuple, ``["x", name]`` a tensor, ``["p", name]`` the pickle of a :class:`Pickled`, ``["f", text]`` a number

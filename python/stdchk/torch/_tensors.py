@@ -94,7 +94,7 @@ def gather(state: dict[str, Any], rank: int, ranks: int, known_alike: Collection
 
 
 def state_of(value: Any) -> Any:
-    """What is saved of a value: of an object its ``state_dict``."""
+    """The saved form of a value: of an object its ``state_dict``."""
     return value.state_dict() if hasattr(value, "state_dict") else value
 
 

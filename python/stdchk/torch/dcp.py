@@ -61,7 +61,7 @@ _TRIES: dict[str, tuple[str, int]] = {}
 
 @dataclass(frozen=True)
 class _Place:
-    """What the coordinator tells a rank."""
+    """The coordinator's word to a rank."""
 
     rank: int
     ranks: int

@@ -41,7 +41,7 @@ class Checkpoints(TrainerCallback):  # type: ignore[misc]
         self._saved_step = -1
         self._resumed: dict[str, Any] = {}
         self.loaded: Loaded | None = None
-        """What :meth:`train` went on from, without the state itself."""
+        """The checkpoint from which :meth:`train` went on, without the state itself."""
 
     def train(self, trainer: Trainer, **arguments: Any) -> Any:
         """Trains from the newest checkpoint that is complete and intact, or from the beginning; what ``Trainer.train`` returns.
@@ -143,7 +143,7 @@ class Checkpoints(TrainerCallback):  # type: ignore[misc]
         )
 
     def _state_text(self, state: TrainerState, control: TrainerControl) -> str:
-        """What the Trainer writes into `trainer_state.json`."""
+        """The content of the Trainer's `trainer_state.json`."""
         held = [one for one in (*self._trainer.callback_handler.callbacks, control) if isinstance(one, ExportableState)]
         current = dataclasses.replace(state, stateful_callbacks=held)
         return json.dumps(dataclasses.asdict(current))

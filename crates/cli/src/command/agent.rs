@@ -26,9 +26,10 @@ use stdchk_net::own::Folder;
 use self::protocol::{Answer, Request, Status};
 use crate::context::Context;
 use crate::exit::{About, CommandError, Exit, Outcome};
+use crate::signals::Hangup;
 use crate::{logging, output};
 
-/// What `agent` takes.
+/// The command line of `agent`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 `stdchk.torch` starts the agent of its host by itself, one for each user and pool. It ends when no job has been connected for the
@@ -95,7 +96,9 @@ fn start(arguments: &Arguments, context: &Context, socket: &Path) -> Outcome {
     }
     let options = context.settings.options()?;
     let runtime = super::runtime()?;
-    let config = serve::Config { options, keep: arguments.keep, socket: socket.to_owned(), folder };
+    // In the background SIGHUP has the log opened anew.
+    let hangup = if arguments.log.is_some() { Hangup::IsForTheLog } else { Hangup::Ends };
+    let config = serve::Config { options, keep: arguments.keep, socket: socket.to_owned(), folder, hangup };
     runtime.block_on(serve::serve(config))
 }
 

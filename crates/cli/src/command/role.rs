@@ -29,7 +29,7 @@ pub struct RoleArguments {
 }
 
 impl RoleArguments {
-    /// What SIGHUP means to the role.
+    /// The meaning of SIGHUP to the role.
     fn hangup(&self) -> Hangup {
         if self.run_file.is_some() { Hangup::IsForTheLog } else { Hangup::Ends }
     }

@@ -1,4 +1,4 @@
-//! What each of the pool's managers says to this host: it lets it in, refuses it for good, or isn't there now.
+//! The answer of each of the pool's managers to this host: it lets it in, refuses it for good, or isn't there now.
 //!
 //! A client that tries several addresses learns that nobody leads. A person has to know of each address why.
 

@@ -173,7 +173,7 @@ fn ms_since(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
-/// What came of an attempt to lead.
+/// The outcome of an attempt to lead.
 enum Attempt {
     /// This manager leads, with this number of the key `leader`.
     Leads(u64),
@@ -467,7 +467,7 @@ async fn look(etcd: &Etcd) -> Result<Vec<ManagerInfo>, AskError> {
     list(&found, "kvs").iter().map(said_by).collect()
 }
 
-/// What a manager has written of itself under a key.
+/// A manager's record of itself, under a key.
 fn said_by(found: &Value) -> Result<ManagerInfo, AskError> {
     cbor::decode(&bytes(found, "value")?).map_err(|error| AskError::Refused(error.to_string()))
 }

@@ -169,7 +169,7 @@ impl Gateway {
 async fn health(http: &reqwest::Client, endpoint: &str, limit: Duration) -> Result<(), String> {
     let asked = http.get(format!("{endpoint}/health")).timeout(limit).send().await;
     let text = asked.map_err(|error| shown(&error))?.bytes().await.map_err(|error| shown(&error))?;
-    // What answers in another way is a gateway that doesn't pass the question on.
+    // Another kind of answer comes from a gateway that doesn't pass the question on.
     let said = serde_json::from_slice::<Value>(&text).ok();
     let said = |field: &str| said.as_ref().and_then(|said| said.get(field)).and_then(Value::as_str);
     match said("health") {

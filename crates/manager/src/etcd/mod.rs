@@ -37,7 +37,7 @@ struct Inner {
     runtime: Handle,
     /// The trouble that keeps this manager from leading or standing by.
     trouble: watch::Sender<Option<Trouble>>,
-    /// What is known of the one that leads while this manager stands by; `None`: nothing yet, or there is no pool.
+    /// The manager that leads, as far as it is known while this one stands by; `None`: nothing yet, or there is no pool.
     standing: watch::Sender<Option<StandingBy>>,
     /// The thread ends once this is dropped.
     _end: oneshot::Sender<()>,

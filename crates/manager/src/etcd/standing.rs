@@ -1,4 +1,4 @@
-//! What a manager that stands by reads in etcd, to tell callers where to go: the pool's own record. It holds no lease that would have to be
+//! A manager that stands by reads the pool's own record in etcd, to tell callers where to go. It holds no lease that would have to be
 //! renewed for that, and what it read may be old a moment later.
 
 use serde_json::{Value, json};

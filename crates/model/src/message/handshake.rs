@@ -104,13 +104,13 @@ pub enum Greeted {
     StandsBy(#[n(0)] StandingBy),
 }
 
-/// What a manager that stands by says of the one that leads. It may be a moment old, and the caller believes none of it: it tries these addresses as well.
+/// The word of a manager that stands by on the one that leads. It may be a moment old, and the caller believes none of it: it tries these addresses as well.
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
 pub struct StandingBy {
     /// The pool.
     #[n(0)]
     pub pool: PoolId,
-    /// Who leads; `None`: nobody does.
+    /// The manager that leads; `None`: none does.
     #[n(1)]
     pub leader: Option<Leader>,
     /// Where the pool's managers serve, as the operator has set it; none: nobody has said.
@@ -132,7 +132,7 @@ pub struct Leader {
     pub leadership: u64,
 }
 
-/// What a server says of itself that lets a caller in.
+/// A server's description of itself to a caller that it lets in.
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
 pub struct Welcome {
     /// What the server is.

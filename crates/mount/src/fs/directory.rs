@@ -77,7 +77,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// `Stale` if the directory is gone or was renamed elsewhere: the kernel looks for the one that has the name now. Once it is open
-    /// nobody could be told: a listing of a directory that is gone is empty. One that was removed here can be opened as a working directory.
+    /// nobody could be told: a listing of a directory that is gone is empty. A directory that was removed here can be opened as a working directory.
     pub async fn open_directory(
         &self,
         id: NodeId,

@@ -271,7 +271,7 @@ impl Nodes {
         }
     }
 
-    /// A directory has lost its name by a change made here. Who works in it, or has it open, still asks for it.
+    /// A directory has lost its name by a change made here. Programs that work in it, or have it open, still ask for it.
     pub fn removed_here(&mut self, attr: &Attr) {
         let id = self.id_of(attr.ino);
         if let Some(node) = self.nodes.get_mut(&id) {

@@ -96,7 +96,7 @@ fn a_disk_that_fails_is_told_with_its_benefactor() {
     let (word, reasons) = health(&status);
     assert_eq!((word, reasons.len()), (Condition::Degraded, 1));
     assert!(reasons[0].contains("disk of b1 "), "{reasons:?}");
-    // One that isn't there is told of as away.
+    // A manager that isn't there is told of as away.
     status.benefactors[1].state = BenefactorState::Lost;
     assert_eq!(health(&status).1.len(), 1);
 }

@@ -10,7 +10,7 @@
 //! `STDCHK_POOL=SEED` lives that life again, `STDCHK_POOLS=N` so many from there on or from the first one, each in a process of its
 //! own. With `STDCHK_POOL_SAYS=1` the history is told as it happens.
 
-// What is asked of the pool in one step holds all of the steps below within itself, down to the greeting of a manager.
+// The future of one request to the pool holds those of all steps below, down to the greeting of a manager.
 #![recursion_limit = "256"]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
 

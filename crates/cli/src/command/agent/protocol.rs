@@ -1,4 +1,4 @@
-//! What a trainer and the agent of its host say to each other: lines of JSON on a Unix socket, one answer for each request.
+//! The protocol of a trainer and the agent of its host: lines of JSON on a Unix socket, one answer for each request.
 //!
 //! The answers `region` and `held` bring the descriptor of a region's memory along (`SCM_RIGHTS`).
 
@@ -11,7 +11,7 @@ pub const LINE_BYTES_MAX: usize = 16 << 20;
 /// Longest wait that one request asks for; a trainer asks again.
 pub const WAIT_S_MAX: f64 = 60.0;
 
-/// What a trainer asks.
+/// A request of a trainer.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
@@ -37,7 +37,7 @@ pub enum Request {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Piece(pub u64, pub u64, pub u64);
 
-/// What the agent answers.
+/// An answer of the agent.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "kebab-case")]
 pub enum Answer {
@@ -70,7 +70,7 @@ impl Answer {
         Self::Refused { code, object, cause: cause.to_string(), next_step }
     }
 
-    /// What became of a save that failed.
+    /// The answer about a save that failed.
     pub fn failed(error: &Error) -> Self {
         let Error { code, object, cause, next } = error.clone();
         Self::Failed { code: word(code), object, cause, next_step: next }
@@ -85,7 +85,7 @@ pub fn word(code: Code) -> String {
     }
 }
 
-/// What an agent holds.
+/// The state of an agent.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Status {
     /// Its process.

@@ -73,7 +73,7 @@ impl Memory {
     }
 }
 
-/// What the kernel says can be taken without swapping, bytes.
+/// Memory that can be taken without swapping, as the kernel says, bytes.
 fn available() -> io::Result<u64> {
     let text = std::fs::read_to_string("/proc/meminfo")?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
@@ -90,7 +90,7 @@ pub struct Save {
     pub file: String,
     /// Length of the file, bytes.
     pub length: u64,
-    /// What of the file is in the region, in the order of the file; the rest are holes.
+    /// The parts of the file that are in the region, in the order of the file; the rest are holes.
     pub pieces: Arc<[Piece]>,
     /// Bytes of the pieces that are stored.
     pub done: Arc<AtomicU64>,
@@ -103,7 +103,7 @@ impl Save {
     }
 }
 
-/// What a region holds.
+/// The content of a region.
 #[derive(Clone)]
 pub enum Content {
     /// Nothing that counts.
@@ -122,13 +122,13 @@ pub enum Content {
 pub struct Region {
     /// Its memory.
     pub memory: Arc<Memory>,
-    /// Who may write to it.
+    /// The connection that may write to it.
     pub owner: Option<Peer>,
     /// Since when nobody may.
     pub left: Option<Instant>,
     /// Connections that read it.
     pub readers: BTreeSet<u64>,
-    /// What it holds.
+    /// Its content.
     pub content: Content,
 }
 

@@ -48,7 +48,7 @@ pub struct ToStore {
     pub key: String,
     /// Its memory.
     pub memory: Arc<Memory>,
-    /// What it is.
+    /// The save.
     pub save: Save,
 }
 

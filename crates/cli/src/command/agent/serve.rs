@@ -21,7 +21,7 @@ use super::protocol::{Answer, Request, Status, WAIT_S_MAX, word};
 use super::region::{Memory, Peer, Save};
 use super::regions::{Regions, ToStore};
 use crate::exit::{About, CommandError, Exit, Outcome};
-use crate::signals;
+use crate::signals::{self, Hangup};
 
 /// Bytes that are taken out of a region at once.
 const PIECE_BYTES: usize = 4 << 20;
@@ -45,6 +45,8 @@ pub struct Config {
     pub socket: PathBuf,
     /// The folder of the socket, its user's own.
     pub folder: Folder,
+    /// The meaning of SIGHUP.
+    pub hangup: Hangup,
 }
 
 struct Agent {
@@ -74,7 +76,7 @@ pub async fn serve(config: Config) -> Outcome {
         stop: Notify::new(),
     });
     let accepting = tokio::spawn(Arc::clone(&agent).accept(listener));
-    let signal = signals::stop_after_warning(signals::Hangup::Ends, || {
+    let signal = signals::stop_after_warning(config.hangup, || {
         tracing::info!("SIGTERM: the agent ends once all is stored");
         agent.end();
     });
@@ -201,7 +203,7 @@ impl Agent {
         outcome
     }
 
-    /// Who is at the other end; `None`: another user.
+    /// The process at the other end; `None`: another user's.
     fn peer(&self, stream: &UnixStream) -> io::Result<Option<(Peer, AsyncFd<OwnedFd>)>> {
         let credentials = stream.peer_cred()?;
         let own = rustix::process::geteuid().as_raw();
